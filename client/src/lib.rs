@@ -1,0 +1,3 @@
+//! Client of tiedkv: choose replicas -> pace copies -> first good answer -> withdraw the rest.
+
+pub mod clock;

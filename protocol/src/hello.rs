@@ -1,0 +1,110 @@
+//! The first messages of a connection, the topology, and the operator's ceiling for read policies.
+
+use crate::ids::{ClientId, ClusterId, NodeId, ShardId, Zone};
+use crate::response::Failure;
+use serde::{Deserialize, Serialize};
+
+/// First frame of a client on a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Lowest protocol version spoken.
+    pub version_min: u16,
+    /// Highest protocol version spoken.
+    pub version_max: u16,
+    /// This client process.
+    pub client: ClientId,
+}
+
+/// First frame of a node on a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The version that both will speak.
+    pub version: u16,
+    /// Who answers.
+    pub node: NodeId,
+    /// Of which cluster.
+    pub cluster: ClusterId,
+    /// Service times come from a modelled device.
+    pub modelled: bool,
+    /// Who is there.
+    pub topology: Topology,
+    /// What the operator allows.
+    pub ceiling: Ceiling,
+}
+
+/// One member of a cluster. Addresses are `host:port`, `[v6]:port` or `name:port`; names are resolved at
+/// each dial.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Who.
+    pub node: NodeId,
+    /// Its failure domain; empty if zones are not used.
+    pub zone: Zone,
+    /// Where clients dial.
+    pub client_address: String,
+    /// Where peers dial for Raft.
+    pub peer_address: String,
+    /// Where peers dial for cancels.
+    pub cancel_address: String,
+    /// It does not vote (yet).
+    pub learner: bool,
+}
+
+/// The replicas of a shard as a node knows them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Topology {
+    /// Grows with each change.
+    pub version: u64,
+    /// The shard that this speaks of.
+    pub shard: ShardId,
+    /// Sorted by NodeId.
+    pub members: Vec<Member>,
+    /// Who leads, if known.
+    pub leader: Option<NodeId>,
+}
+
+/// How far clients may use a read policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Mode {
+    /// Untied, no extra copies.
+    Off,
+    /// Decide and count, send nothing extra.
+    Observe,
+    /// As the client's own settings say.
+    #[default]
+    On,
+}
+
+/// The cluster-wide ceiling that servers carry in replies and clients obey within a second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ceiling {
+    /// Grows with each change; a client keeps the newest it has seen.
+    pub version: u64,
+    /// Off, observe or on.
+    pub mode: Mode,
+    /// Share of reads to which `On` applies, in millionths (1_000_000 = all).
+    pub share_ppm: u32,
+    /// Most copies of a tie: 1 to 3.
+    pub copies_max: u8,
+    /// Most extra work, millionths of good answers; `None` leaves the client's own budget.
+    pub budget_ppm: Option<u32>,
+}
+
+impl Eq for Ceiling {}
+
+impl Default for Ceiling {
+    fn default() -> Self {
+        Self { version: 0, mode: Mode::On, share_ppm: 1_000_000, copies_max: 3, budget_ppm: None }
+    }
+}
+
+/// Sent unasked by a node: what changed since `Welcome`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Notice {
+    /// The replicas or the leader changed.
+    Topology(Topology),
+    /// The operator set another ceiling.
+    Ceiling(Ceiling),
+    /// The connection was refused or a frame on it could not be tied to a request.
+    Refused(Failure),
+}

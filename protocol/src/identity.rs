@@ -1,0 +1,82 @@
+//! The identity that a certificate carries, as the text of its URI name. Extracting the text from the
+//! certificate is the job of whoever holds the connection.
+//!
+//! Form: `tiedkv://CLUSTER/node/ID` or `tiedkv://CLUSTER/client/NAME` (CLUSTER: 32 hex digits).
+
+use crate::ids::{ClusterId, NodeId};
+use crate::limits::NAME_BYTES_MAX;
+use std::fmt;
+use std::str::FromStr;
+
+/// DNS name that every node certificate carries: what a dialler asks TLS to verify.
+pub const NODE_DNS_NAME: &str = "node.tiedkv";
+/// DNS name that every client certificate carries.
+pub const CLIENT_DNS_NAME: &str = "client.tiedkv";
+
+/// TLS application protocol of the client port.
+pub const ALPN_CLIENT: &[u8] = b"tiedkv-client/1";
+/// TLS application protocol of the peer (Raft) port.
+pub const ALPN_PEER: &[u8] = b"tiedkv-peer/1";
+/// TLS application protocol of the cancel port.
+pub const ALPN_CANCEL: &[u8] = b"tiedkv-cancel/1";
+
+/// What a certificate entitles to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// A node of the cluster.
+    Node(NodeId),
+    /// A client, by name.
+    Client(String),
+}
+
+/// Cluster and role of a certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// Which cluster.
+    pub cluster: ClusterId,
+    /// Which role.
+    pub role: Role,
+}
+
+/// Why a text is no identity.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no tiedkv identity: want tiedkv://CLUSTER/node/ID or tiedkv://CLUSTER/client/NAME")]
+pub struct BadIdentity(pub String);
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.role {
+            Role::Node(node) => write!(f, "tiedkv://{:032x}/node/{}", self.cluster.0, node.0),
+            Role::Client(name) => write!(f, "tiedkv://{:032x}/client/{name}", self.cluster.0),
+        }
+    }
+}
+
+impl FromStr for Identity {
+    type Err = BadIdentity;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bad = || BadIdentity(text.chars().take(NAME_BYTES_MAX).collect());
+        let rest = text.strip_prefix("tiedkv://").ok_or_else(bad)?;
+        let mut parts = rest.splitn(3, '/');
+        let (Some(cluster), Some(kind), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(bad());
+        };
+        if cluster.len() != 32 {
+            return Err(bad());
+        }
+        let cluster = ClusterId(u128::from_str_radix(cluster, 16).map_err(|_| bad())?);
+        let role = match kind {
+            "node" => Role::Node(NodeId(name.parse().map_err(|_| bad())?)),
+            "client" if is_name(name) => Role::Client(name.to_owned()),
+            _ => return Err(bad()),
+        };
+        Ok(Self { cluster, role })
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= NAME_BYTES_MAX
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}

@@ -1,0 +1,7 @@
+//! The tiedkv node: accept -> decode -> admit -> queue -> start + cancel peers -> execute -> reply.
+//!
+//! Pure rooms decide (`(event, now) -> what to do`), thin rooms act. `node` is the one room that knows all others.
+
+pub mod clock;
+pub mod request;
+pub mod storage;

@@ -1,0 +1,3 @@
+//! The path of a request through a node, and the doors to its neighbours.
+
+pub mod doors;

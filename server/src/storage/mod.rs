@@ -1,0 +1,3 @@
+//! Where a replica's data lives, behind [`StateStore`](state_store::StateStore).
+
+pub mod state_store;
