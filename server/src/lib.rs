@@ -5,3 +5,4 @@
 pub mod clock;
 pub mod request;
 pub mod storage;
+pub mod transport;
