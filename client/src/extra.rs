@@ -1,0 +1,66 @@
+//! Extra untied copies of a race: hedges and rescues (rule R9 of docs/tie-protocol.md).
+//!
+//! Only an untied copy can be counted on when a winner hangs after its start. Each costs a token; an empty bucket
+//! suppresses the copy only and is asked again at the next firing. When to fire is [`crate::latency`]'s to say.
+
+use crate::copies::{Actions, Host, Timer};
+use crate::race::{Race, note};
+use tiedkv_protocol::ids::NodeId;
+use tiedkv_protocol::moment::Moment;
+use tiedkv_protocol::request::CopyKind;
+
+impl Race {
+    /// Arms the timers of the extra copies that the plan asks for and that are not armed.
+    pub(crate) fn arm_extras(&mut self, now: Moment, host: &mut impl Host, actions: &mut Actions) {
+        if self.outcome().is_some() {
+            return;
+        }
+        if self.plan.hedge && self.timers.at(Timer::Hedge).is_none() && !self.has_hedge() {
+            self.arm(Timer::Hedge, now + host.hedge_delay(), actions);
+        }
+        if self.plan.rescue && self.timers.at(Timer::Rescue).is_none() {
+            self.arm(Timer::Rescue, now + host.rescue_delay(), actions);
+        }
+    }
+
+    /// A timer of extra copies fired: sends one if a replica, a place and a token are there; asks again later
+    /// while replicas are left.
+    pub(crate) fn extra_due(&mut self, kind: CopyKind, now: Moment, host: &mut impl Host, actions: &mut Actions) {
+        self.send_extra(kind, now, host, actions);
+        let done = kind == CopyKind::Hedge && self.has_hedge();
+        if done || self.extra_replica().is_none() {
+            return;
+        }
+        match kind {
+            CopyKind::Hedge => self.arm(Timer::Hedge, now + host.hedge_delay(), actions),
+            _ => self.arm(Timer::Rescue, now + host.rescue_delay(), actions),
+        }
+    }
+
+    /// An extra copy was refused, failed or lost its link: the next one goes out at once.
+    pub(crate) fn extra_again(&mut self, kind: CopyKind, now: Moment, host: &mut impl Host, actions: &mut Actions) {
+        if self.outcome().is_none() {
+            self.send_extra(kind, now, host, actions);
+        }
+    }
+
+    fn send_extra(&mut self, kind: CopyKind, now: Moment, host: &mut impl Host, actions: &mut Actions) {
+        let Some(replica) = self.extra_replica() else { return };
+        if self.below_bound() && host.token(kind, now) {
+            note(&mut self.got_extra, replica);
+            self.send(replica, None, kind, None, actions);
+        }
+    }
+
+    /// A usable replica that got no extra copy in this round: first one without any copy of this read.
+    fn extra_replica(&self) -> Option<NodeId> {
+        let mut usable = self.candidates();
+        usable.retain(|replica| !self.got_extra.contains(replica));
+        let fresh = usable.iter().find(|replica| self.copies.iter().all(|copy| copy.replica != **replica));
+        fresh.or(usable.first()).copied()
+    }
+
+    fn has_hedge(&self) -> bool {
+        self.copies.iter().any(|copy| copy.kind == CopyKind::Hedge && !copy.end.is_answer())
+    }
+}
