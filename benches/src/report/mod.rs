@@ -1,0 +1,8 @@
+//! What a run found, as a table for people and as JSON for programs.
+
+mod format;
+mod row;
+mod table;
+
+pub use row::{Policy, Row, SceneName, to_json};
+pub use table::{conditions, sentence, table};
