@@ -1,10 +1,15 @@
 //! The one module that knows `bincode`: control headers, datagrams and log entries are written by it.
 //!
-//! Decoding never trusts a length: a limit caps what containers may claim, allocation is bounded by the bytes
-//! received, and trailing bytes are an error. No wire type is recursive.
+//! Decoding never trusts a length: allocation is bounded by the bytes received (through the crate's `frugal`
+//! layer), not by what they claim, and trailing bytes are an error. No wire type is recursive.
 
+use crate::frugal::Frugal;
 use crate::limits::HEADER_BYTES_MAX;
 use serde::{Serialize, de::DeserializeOwned};
+use std::marker::PhantomData;
+
+/// Most bytes of what goes to our own peers or disk.
+const LARGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Little-endian, variable-length integers, at most [`HEADER_BYTES_MAX`] decoded bytes.
 const HEADER: bincode::config::Configuration<
@@ -17,8 +22,8 @@ const HEADER: bincode::config::Configuration<
 const LARGE: bincode::config::Configuration<
     bincode::config::LittleEndian,
     bincode::config::Varint,
-    bincode::config::Limit<{ 64 * 1024 * 1024 }>,
-> = bincode::config::standard().with_limit::<{ 64 * 1024 * 1024 }>();
+    bincode::config::Limit<LARGE_BYTES_MAX>,
+> = bincode::config::standard().with_limit::<LARGE_BYTES_MAX>();
 
 /// Why bytes are no message, or a message cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,18 +42,31 @@ pub enum CodecError {
 /// Encodes a control header.
 ///
 /// # Errors
-/// When the encoded form is over the limit.
+/// When the encoded form is over [`HEADER_BYTES_MAX`].
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, CodecError> {
-    bincode::serde::encode_to_vec(message, HEADER).map_err(|error| CodecError::Encode(error.to_string()))
+    let mut out = Vec::new();
+    encode_into(message, &mut out)?;
+    Ok(out)
 }
 
-/// Appends a control header to `out`.
+/// Appends a control header to `out`; returns its length in bytes.
 ///
 /// # Errors
-/// When the message cannot be encoded; `out` then holds a partial message and must be cut back.
+/// When the encoded form is over [`HEADER_BYTES_MAX`]; `out` is as before then.
 pub fn encode_into<T: Serialize>(message: &T, out: &mut Vec<u8>) -> Result<usize, CodecError> {
-    bincode::serde::encode_into_std_write(message, out, HEADER)
-        .map_err(|error| CodecError::Encode(error.to_string()))
+    let start = out.len();
+    let written = bincode::serde::encode_into_std_write(message, out, HEADER);
+    match written {
+        Ok(length) if length <= HEADER_BYTES_MAX => Ok(length),
+        Ok(length) => {
+            out.truncate(start);
+            Err(over(length, HEADER_BYTES_MAX))
+        }
+        Err(error) => {
+            out.truncate(start);
+            Err(CodecError::Encode(error.to_string()))
+        }
+    }
 }
 
 /// Decodes a control header.
@@ -56,15 +74,20 @@ pub fn encode_into<T: Serialize>(message: &T, out: &mut Vec<u8>) -> Result<usize
 /// # Errors
 /// When the bytes are no such message, claim more than the limit, or go on after it.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
-    finish(bytes, bincode::serde::decode_from_slice(bytes, HEADER))
+    let seed = Frugal(PhantomData::<T>);
+    finish(bytes, bincode::serde::seed_decode_from_slice(seed, bytes, HEADER))
 }
 
-/// Encodes what goes to our own peers or disk (up to 64 MiB).
+/// Encodes what goes to our own peers or disk.
 ///
 /// # Errors
-/// When the encoded form is over the limit.
+/// When the encoded form is over 64 MiB.
 pub fn encode_large<T: Serialize>(message: &T) -> Result<Vec<u8>, CodecError> {
-    bincode::serde::encode_to_vec(message, LARGE).map_err(|error| CodecError::Encode(error.to_string()))
+    match bincode::serde::encode_to_vec(message, LARGE) {
+        Ok(bytes) if bytes.len() <= LARGE_BYTES_MAX => Ok(bytes),
+        Ok(bytes) => Err(over(bytes.len(), LARGE_BYTES_MAX)),
+        Err(error) => Err(CodecError::Encode(error.to_string())),
+    }
 }
 
 /// Decodes what comes from our own peers or disk (up to 64 MiB).
@@ -72,7 +95,12 @@ pub fn encode_large<T: Serialize>(message: &T) -> Result<Vec<u8>, CodecError> {
 /// # Errors
 /// As [`decode`].
 pub fn decode_large<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
-    finish(bytes, bincode::serde::decode_from_slice(bytes, LARGE))
+    let seed = Frugal(PhantomData::<T>);
+    finish(bytes, bincode::serde::seed_decode_from_slice(seed, bytes, LARGE))
+}
+
+fn over(length: usize, bound: usize) -> CodecError {
+    CodecError::Encode(format!("{length} bytes are over the bound of {bound}"))
 }
 
 fn finish<T>(bytes: &[u8], decoded: Result<(T, usize), bincode::error::DecodeError>) -> Result<T, CodecError> {
@@ -82,3 +110,7 @@ fn finish<T>(bytes: &[u8], decoded: Result<(T, usize), bincode::error::DecodeErr
         more => Err(CodecError::Trailing(more)),
     }
 }
+
+#[cfg(test)]
+#[path = "codec_test.rs"]
+mod tests;

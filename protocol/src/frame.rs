@@ -113,11 +113,7 @@ pub fn encode<T: Serialize>(
     let start = out.len();
     out.extend_from_slice(&[0, 0, 0, 0, kind as u8, 0, 0, 0]);
     let header = match codec::encode_into(message, out) {
-        Ok(header) if header <= HEADER_BYTES_MAX => header,
-        Ok(header) => {
-            out.truncate(start);
-            return Err(FrameError::HeaderLength(header, header + payload.len()));
-        }
+        Ok(header) => header,
         Err(error) => {
             out.truncate(start);
             return Err(error.into());
@@ -182,3 +178,7 @@ impl FrameDecoder {
         Ok(Some(Frame { kind, header, payload: whole }))
     }
 }
+
+#[cfg(test)]
+#[path = "frame_test.rs"]
+mod tests;

@@ -76,7 +76,7 @@ pub enum Mode {
 }
 
 /// The cluster-wide ceiling that servers carry in replies and clients obey within a second.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ceiling {
     /// Grows with each change; a client keeps the newest it has seen.
     pub version: u64,
@@ -89,8 +89,6 @@ pub struct Ceiling {
     /// Most extra work, millionths of good answers; `None` leaves the client's own budget.
     pub budget_ppm: Option<u32>,
 }
-
-impl Eq for Ceiling {}
 
 impl Default for Ceiling {
     fn default() -> Self {

@@ -1,7 +1,8 @@
 //! The identity that a certificate carries, as the text of its URI name. Extracting the text from the
 //! certificate is the job of whoever holds the connection.
 //!
-//! Form: `tiedkv://CLUSTER/node/ID` or `tiedkv://CLUSTER/client/NAME` (CLUSTER: 32 hex digits).
+//! Form: `tiedkv://CLUSTER/node/ID` or `tiedkv://CLUSTER/client/NAME` (CLUSTER: 32 lower-case hex digits; ID:
+//! decimal; NAME: 1 to 255 of `A-Z a-z 0-9 - _ .`). Only this form is read: no signs, no leading zeros.
 
 use crate::ids::{ClusterId, NodeId};
 use crate::limits::NAME_BYTES_MAX;
@@ -71,7 +72,9 @@ impl FromStr for Identity {
             "client" if is_name(name) => Role::Client(name.to_owned()),
             _ => return Err(bad()),
         };
-        Ok(Self { cluster, role })
+        let identity = Self { cluster, role };
+        // One identity, one text: callers are told apart by a digest of it.
+        if identity.to_string() == text { Ok(identity) } else { Err(bad()) }
     }
 }
 
@@ -79,4 +82,42 @@ fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= NAME_BYTES_MAX
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_roles_survive_the_text_form() {
+        for role in [Role::Node(NodeId(7)), Role::Node(NodeId(u64::MAX)), Role::Client("app-1.eu_west".into())] {
+            let identity = Identity { cluster: ClusterId(0xfeed), role };
+            assert_eq!(identity.to_string().parse::<Identity>(), Ok(identity));
+        }
+    }
+
+    #[test]
+    fn any_other_form_is_refused_and_quoted_within_bounds() {
+        let cluster = format!("{:032x}", 7);
+        for text in [
+            String::new(),
+            "tiedkv://".into(),
+            "http://x".into(),
+            format!("tiedkv://{cluster}/node/"),
+            format!("tiedkv://{cluster}/node/+1"),
+            format!("tiedkv://{cluster}/node/01"),
+            format!("tiedkv://{cluster}/node/1/2"),
+            format!("tiedkv://{cluster}/node/18446744073709551616"),
+            format!("tiedkv://+{}/node/1", &cluster[1..]),
+            format!("tiedkv://{}/node/1", "ABCDEF0123456789ABCDEF0123456789"),
+            format!("tiedkv://{cluster}/client/"),
+            format!("tiedkv://{cluster}/client/a b"),
+            format!("tiedkv://{cluster}/client/{}", "x".repeat(NAME_BYTES_MAX + 1)),
+            format!("tiedkv://{cluster}/admin/x"),
+            "\u{e9}".repeat(5000),
+        ] {
+            let BadIdentity(quoted) = text.parse::<Identity>().expect_err(&text);
+            assert!(quoted.chars().count() <= NAME_BYTES_MAX);
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Names of things: nodes, shards, reads, ties, callers, positions.
 //!
 //! Newtypes, so that two numbers of one type never stand side by side as arguments. This room makes no ids:
-//! whoever needs a fresh one draws it from the operating system's randomness (TIE-MODEL R5).
+//! whoever needs a fresh one draws it from the operating system's randomness (rule R5, docs/tie-protocol.md).
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -108,7 +108,8 @@ impl std::str::FromStr for PositionToken {
         else {
             return Err(BadPositionToken);
         };
-        if cluster.len() != 32 {
+        let signed = |part: &str| part.starts_with('+');
+        if cluster.len() != 32 || signed(cluster) || signed(shard) || signed(position) {
             return Err(BadPositionToken);
         }
         Ok(Self {
@@ -116,5 +117,42 @@ impl std::str::FromStr for PositionToken {
             shard: ShardId(shard.parse().map_err(|_| BadPositionToken)?),
             position: Position(position.parse().map_err(|_| BadPositionToken)?),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_token_survives_its_text() {
+        let token =
+            PositionToken { cluster: ClusterId(u128::MAX), shard: ShardId(3), position: Position(u64::MAX) };
+        assert_eq!(token.to_string().parse(), Ok(token));
+    }
+
+    #[test]
+    fn other_texts_are_no_tokens() {
+        let cluster = "0".repeat(32);
+        for text in [
+            String::new(),
+            "..".into(),
+            format!("{cluster}.0"),
+            format!("{cluster}.0.1.2"),
+            format!("{cluster}.+0.1"),
+            format!("{cluster}.0.-1"),
+            format!("{cluster}.4294967296.1"),
+            format!("{cluster}.0.18446744073709551616"),
+            format!("+{}.0.1", &cluster[1..]),
+            format!("{}\u{e9}.0.1", "0".repeat(30)),
+        ] {
+            assert_eq!(text.parse::<PositionToken>(), Err(BadPositionToken), "{text}");
+        }
+    }
+
+    #[test]
+    fn ids_print_with_their_prefix() {
+        assert_eq!(NodeId(3).to_string(), "n3");
+        assert_eq!(format!("{:?}", TieId(255)), "t000000000000000000000000000000ff");
     }
 }

@@ -11,6 +11,7 @@
 //! | [`ids`] | names of nodes, shards, reads, ties, callers; positions and versions |
 //! | [`limits`] | every bound that both ends must agree on |
 //! | [`codec`] | the one module that knows `bincode` |
+//! | `frugal` | decoding that allocates what was received, never what was claimed |
 //! | [`frame`] | length-prefixed frames on a stream: header + raw payload |
 //! | [`identity`] | the identity that a certificate carries, as text |
 //! | [`hello`] | the first messages of a connection; topology; ceiling |
@@ -24,6 +25,7 @@
 pub mod codec;
 pub mod error;
 pub mod frame;
+mod frugal;
 pub mod hello;
 pub mod identity;
 pub mod ids;
@@ -33,3 +35,10 @@ pub mod peer;
 pub mod request;
 pub mod response;
 pub mod tie;
+
+#[cfg(test)]
+mod golden_test;
+#[cfg(test)]
+mod roundtrip_test;
+#[cfg(test)]
+mod samples_test;

@@ -118,14 +118,14 @@ pub struct ReadRequest {
     pub operation: ReadOperation,
 }
 
-/// Copies that nobody waits for any more. Travels in the same ordered stream as its copies (R14).
+/// Copies that nobody waits for any more. Travels in the same ordered stream as its copies (rule R14, docs/tie-protocol.md).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Withdraw {
     /// Requests of this connection, at most [`crate::limits::WITHDRAWS_MAX`].
     pub requests: SmallVec<[RequestId; 4]>,
 }
 
-/// Names one intent to write, so that sending it again applies it once (DESIGN.md section 4).
+/// Names one intent to write, so that sending it again applies it once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct IdempotencyKey {
     /// The client that made it.

@@ -1,5 +1,5 @@
 //! What a node answers. Every answer to a copy says whether the copy had started: clients decide by that,
-//! never by the code (TIE-MODEL R4).
+//! never by the code (rule R4, docs/tie-protocol.md).
 
 use crate::error::ErrorCode;
 use crate::ids::{CallerId, NodeId, Position, ReadId, RequestId, TieId, Version};

@@ -16,7 +16,7 @@ pub struct CopyNumber(pub u8);
 /// All replicas that may ever get a copy of one tie, in order (number = index).
 pub type Members = SmallVec<[NodeId; TIE_COPIES_MAX]>;
 
-/// The tie of one copy (DESIGN.md section 3 step 1, TIE-MODEL R11).
+/// The tie of one copy (rule R11, docs/tie-protocol.md).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tie {
     /// Drawn afresh per tie from the operating system's randomness.
@@ -80,10 +80,14 @@ impl Tie {
         self.members.iter().position(|member| *member == node).map(|index| CopyNumber(index as u8))
     }
 
-    /// Whom a start of this copy cancels: the planned members and all lower numbers, without itself (R11).
+    /// Whom a start of this copy cancels: the planned members and all lower numbers, without itself (rule R11, docs/tie-protocol.md).
     pub fn cancelled_by_start(&self) -> impl Iterator<Item = NodeId> + '_ {
         let own = usize::from(self.number.0);
         let end = usize::from(self.width).max(own);
         self.members.iter().take(end).enumerate().filter(move |(index, _)| *index != own).map(|(_, node)| *node)
     }
 }
+
+#[cfg(test)]
+#[path = "tie_test.rs"]
+mod tests;
