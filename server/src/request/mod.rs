@@ -2,6 +2,12 @@
 
 pub mod barrier;
 pub mod config;
+pub mod copy_name;
+pub mod copy_state;
 pub mod counters;
 pub mod doors;
+pub mod lane;
 pub mod path;
+pub mod recent_ties;
+pub mod set_aside;
+pub mod tie;
