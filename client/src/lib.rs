@@ -3,17 +3,24 @@
 //! The async half of the crate ([`client`], [`view`] and the rooms behind them) moves bytes and waits; it holds no
 //! policy. What is sent when is decided by pure rooms that know no runtime and no clock.
 
+pub mod budget;
 pub mod client;
 pub mod clock;
 pub mod config;
+pub mod control;
 pub mod copies;
 pub mod error;
 mod extra;
+pub mod latency;
 mod nearest;
 pub mod options;
+pub mod pace;
 pub mod policy;
+pub mod probation;
 pub mod race;
 pub mod report;
+pub mod retry;
+pub mod select;
 mod shared;
 pub mod stats;
 pub mod view;

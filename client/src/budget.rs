@@ -1,0 +1,204 @@
+//! One bucket for all extra work of a client: hedges, rescues and retries.
+//!
+//! Refilled by good answers only, so that it dries out when the answers do (gRPC retry throttling, proposal A6,
+//! has the same shape), with a burst and a small floor. It pays no tie copy and no free fail-over. It decides
+//! nothing but yes or no.
+
+use std::time::Duration;
+use tiedkv_protocol::moment::Moment;
+
+/// Size of the bucket.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BudgetSettings {
+    /// Tokens per good answer, 0.0 to 1.0. Default 0.05.
+    pub ratio: f64,
+    /// Most tokens kept, and tokens at the start. Default 10.
+    pub burst: f64,
+    /// Tokens per second whatever happens. Default 0.1.
+    pub floor_per_second: f64,
+}
+
+impl Default for BudgetSettings {
+    fn default() -> Self {
+        Self { ratio: 0.05, burst: 10.0, floor_per_second: 0.1 }
+    }
+}
+
+/// A millionth of a token: whole numbers, so that a run can be repeated exactly.
+const TOKEN: u64 = 1_000_000;
+
+/// The bucket. Over any window: tokens taken <= ratio x good answers + burst + floor x window.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Budget {
+    per_answer: u64,
+    burst: u64,
+    floor_per_second: u64,
+    tokens: u64,
+    /// The floor is paid up to here.
+    paid: Moment,
+    replica_down: bool,
+    ceiling_ppm: Option<u32>,
+}
+
+impl Budget {
+    /// A full bucket.
+    pub fn new(settings: BudgetSettings, now: Moment) -> Self {
+        let micro = |tokens: f64| (tokens.max(0.0) * TOKEN as f64) as u64;
+        let burst = micro(settings.burst);
+        Self {
+            per_answer: micro(settings.ratio.min(1.0)),
+            burst,
+            floor_per_second: micro(settings.floor_per_second),
+            tokens: burst,
+            paid: now,
+            replica_down: false,
+            ceiling_ppm: None,
+        }
+    }
+
+    /// A read got a good answer. Refusals, failures and expiries do not count.
+    pub fn good_answer(&mut self) {
+        let ceiling = self.ceiling_ppm.map_or(u64::MAX, u64::from);
+        self.tokens = (self.tokens + self.halved(self.per_answer.min(ceiling))).min(self.limit());
+    }
+
+    /// Takes one token if there is one.
+    pub fn take(&mut self, now: Moment) -> bool {
+        self.pay_floor(now);
+        if self.tokens < TOKEN {
+            return false;
+        }
+        self.tokens -= TOKEN;
+        true
+    }
+
+    /// A replica of the shard is down (or none is any more): everything is halved while it lasts.
+    pub fn replica_down(&mut self, down: bool, now: Moment) {
+        self.pay_floor(now);
+        self.replica_down = down;
+        self.tokens = self.tokens.min(self.limit());
+    }
+
+    /// The operator's ceiling, millionths of good answers: refills by the lower ratio; 0 stops all extra work
+    /// while it lasts.
+    pub fn ceiling(&mut self, ceiling_ppm: Option<u32>, now: Moment) {
+        self.pay_floor(now);
+        self.ceiling_ppm = ceiling_ppm;
+        self.tokens = self.tokens.min(self.limit());
+    }
+
+    /// Whole tokens left.
+    pub fn tokens(&self) -> u64 {
+        self.tokens / TOKEN
+    }
+
+    fn pay_floor(&mut self, now: Moment) {
+        let nanos = u64::try_from(now.since(self.paid).as_nanos()).unwrap_or(u64::MAX);
+        let rate = self.halved(self.floor_per_second);
+        let due = (u128::from(nanos) * u128::from(rate) / u128::from(SECOND)).min(u128::from(u64::MAX)) as u64;
+        if due == 0 {
+            return;
+        }
+        self.tokens = self.tokens.saturating_add(due).min(self.limit());
+        // What is less than a millionth stays owed.
+        let used = u128::from(due) * u128::from(SECOND) / u128::from(rate.max(1));
+        self.paid = self.paid + Duration::from_nanos(u64::try_from(used).unwrap_or(u64::MAX));
+    }
+
+    fn limit(&self) -> u64 {
+        if self.ceiling_ppm == Some(0) { 0 } else { self.halved(self.burst) }
+    }
+
+    fn halved(&self, amount: u64) -> u64 {
+        if self.replica_down { amount / 2 } else { amount }
+    }
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_hundred_answers_pay_five() {
+        let mut budget = Budget::new(BudgetSettings { floor_per_second: 0.0, ..Default::default() }, Moment::ZERO);
+        assert_eq!((0..100).filter(|_| budget.take(Moment::ZERO)).count(), 10, "the burst");
+        (0..100).for_each(|_| budget.good_answer());
+        assert_eq!((0..100).filter(|_| budget.take(Moment::ZERO)).count(), 5);
+    }
+
+    #[test]
+    fn the_floor_lets_one_through_every_ten_seconds() {
+        let mut budget = Budget::new(BudgetSettings { burst: 1.0, ..Default::default() }, Moment::ZERO);
+        let taken = (0..1_000_u64).filter(|i| budget.take(Moment(i * 100_000_000))).count();
+        assert!((9..=11).contains(&taken), "{taken} in 100 s");
+    }
+
+    #[test]
+    fn a_dead_replica_halves_it() {
+        let mut budget = Budget::new(BudgetSettings { floor_per_second: 0.0, ..Default::default() }, Moment::ZERO);
+        budget.replica_down(true, Moment::ZERO);
+        assert_eq!(budget.tokens(), 5);
+        while budget.take(Moment::ZERO) {}
+        (0..80).for_each(|_| budget.good_answer());
+        assert_eq!(budget.tokens(), 2);
+    }
+
+    #[test]
+    fn a_ceiling_of_nothing_is_nothing() {
+        let mut budget = Budget::new(BudgetSettings::default(), Moment::ZERO);
+        budget.ceiling(Some(0), Moment::ZERO);
+        (0..1_000).for_each(|_| budget.good_answer());
+        assert!(!budget.take(Moment(1 << 50)));
+        budget.ceiling(Some(10_000), Moment(1 << 50));
+        (0..100).for_each(|_| budget.good_answer());
+        assert_eq!(budget.tokens(), 1, "the lower ratio counts");
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Good,
+        Take,
+        Wait(u32),
+        Down(bool),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => Just(Step::Good),
+            6 => Just(Step::Take),
+            2 => (0_u32..2_000_000_000).prop_map(Step::Wait),
+            1 => any::<bool>().prop_map(Step::Down),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn extra_work_is_bounded_over_any_window(
+            steps in prop::collection::vec(step(), 1..400),
+            ratio in 0.0_f64..0.3,
+            burst in 0.0_f64..20.0,
+            from in 0_usize..400,
+        ) {
+            let settings = BudgetSettings { ratio, burst, floor_per_second: 0.1 };
+            let mut budget = Budget::new(settings, Moment::ZERO);
+            let (mut now, mut good, mut taken, mut start) = (Moment::ZERO, 0_u32, 0_u32, Moment::ZERO);
+            for (index, step) in steps.iter().enumerate() {
+                if index == from {
+                    (good, taken, start) = (0, 0, now);
+                }
+                match step {
+                    Step::Good => { good += 1; budget.good_answer(); }
+                    Step::Take => taken += u32::from(budget.take(now)),
+                    Step::Wait(nanos) => now = now + Duration::from_nanos(u64::from(*nanos)),
+                    Step::Down(down) => budget.replica_down(*down, now),
+                }
+                let window = now.since(start).as_secs_f64();
+                let bound = ratio * f64::from(good) + burst + 0.1 * window;
+                prop_assert!(f64::from(taken) <= bound + 1e-3, "{taken} taken, bound {bound}");
+            }
+        }
+    }
+}

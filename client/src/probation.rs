@@ -1,0 +1,272 @@
+//! Replicas that fail or are slow for long: no first copies, shadow reads, and back with hysteresis.
+//!
+//! Never more than half of a shard's replicas are on probation. Losers of a race count neither as errors nor as
+//! slow. It says whom to avoid; [`crate::select`] puts them last, and the race still asks them when nobody else
+//! is left.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tiedkv_protocol::ids::NodeId;
+use tiedkv_protocol::moment::Moment;
+
+/// When a replica goes on probation and when it comes back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProbationSettings {
+    /// Failures or lost links in a row. Default 5.
+    pub failures: u32,
+    /// Slow: its smoothed latency is over this multiple of the other replicas' median. Default 4.0.
+    pub slow_factor: f64,
+    /// ... for this long. Default 2 s.
+    pub slow_for: Duration,
+    /// At least this long on probation; doubles with each time up to 30 s. Default 1 s.
+    pub stay_min: Duration,
+    /// Good answers to shadow reads in a row until it is back. Default 5.
+    pub good_shadows: u32,
+    /// A shadow read goes out this often. Default 200 ms.
+    pub shadow_every: Duration,
+    /// After one storage error a replica gets no first copies for this long. Default 5 s.
+    pub storage_suspect_for: Duration,
+}
+
+impl Default for ProbationSettings {
+    fn default() -> Self {
+        Self {
+            failures: 5,
+            slow_factor: 4.0,
+            slow_for: Duration::from_secs(2),
+            stay_min: Duration::from_secs(1),
+            good_shadows: 5,
+            shadow_every: Duration::from_millis(200),
+            storage_suspect_for: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Longest stay on probation before shadows may bring a replica back.
+const STAY_MAX: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Debug, Default)]
+struct Record {
+    failures: u32,
+    latency: f64,
+    samples: u32,
+    slow_since: Option<Moment>,
+    /// On probation since.
+    since: Option<Moment>,
+    times: u32,
+    good_shadows: u32,
+    shadow_at: Moment,
+    storage_suspect_until: Moment,
+    ejected: bool,
+}
+
+/// What happened to a copy, as far as it says something of its replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// A good answer after this long.
+    Good(Duration),
+    /// It failed after the start, or its link was lost or fell silent.
+    Failed,
+    /// Its storage failed.
+    StorageFailed,
+}
+
+/// The replicas of one shard and who of them is on probation.
+#[derive(Clone, Debug)]
+pub struct Probation {
+    settings: ProbationSettings,
+    records: BTreeMap<NodeId, Record>,
+}
+
+impl Probation {
+    /// All are trusted.
+    pub fn new(settings: ProbationSettings) -> Self {
+        Self { settings, records: BTreeMap::new() }
+    }
+
+    /// The replicas there are; forgets others.
+    pub fn members(&mut self, nodes: &[NodeId]) {
+        self.records.retain(|node, _| nodes.contains(node));
+        for node in nodes {
+            self.records.entry(*node).or_default();
+        }
+    }
+
+    /// A copy on `node` ended in a way that speaks of the node. Not for refusals, not for losers.
+    pub fn observe(&mut self, node: NodeId, sign: Sign, now: Moment) {
+        let others = self.median_of_others(node);
+        let settings = self.settings;
+        let Some(record) = self.records.get_mut(&node) else { return };
+        match sign {
+            Sign::Good(latency) => {
+                record.failures = 0;
+                let seconds = latency.as_secs_f64();
+                let first = record.samples == 0;
+                record.latency = if first { seconds } else { record.latency + 0.1 * (seconds - record.latency) };
+                record.samples = record.samples.saturating_add(1);
+                let slow = record.samples >= 10
+                    && others.is_some_and(|median| record.latency > settings.slow_factor * median);
+                record.slow_since = if slow { record.slow_since.or(Some(now)) } else { None };
+                if record.since.is_some() {
+                    record.good_shadows = if slow { 0 } else { record.good_shadows + 1 };
+                }
+            }
+            Sign::Failed => record.failed(),
+            Sign::StorageFailed => {
+                record.failed();
+                record.storage_suspect_until = now + settings.storage_suspect_for;
+            }
+        }
+        self.judge(node, now);
+    }
+
+    /// True if `node` should come last: on probation, ejected, or its storage is suspect.
+    pub fn avoid(&self, node: NodeId, now: Moment) -> bool {
+        self.records
+            .get(&node)
+            .is_some_and(|record| record.ejected || record.since.is_some() || now < record.storage_suspect_until)
+    }
+
+    /// A replica on probation that a shadow read is due for; each call that names one books it.
+    pub fn shadow_due(&mut self, now: Moment) -> Option<NodeId> {
+        let every = self.settings.shadow_every;
+        let due = |record: &Record| record.since.is_some() && !record.ejected && record.shadow_at <= now;
+        let (node, record) = self.records.iter_mut().find(|(_, record)| due(record))?;
+        record.shadow_at = now + every;
+        Some(*node)
+    }
+
+    /// An operator takes `node` out for reads, or restores it. More than half may be ejected: it is an order.
+    pub fn eject(&mut self, node: NodeId, out: bool) {
+        if let Some(record) = self.records.get_mut(&node) {
+            *record = Record { ejected: out, ..Record::default() };
+        }
+    }
+
+    /// Replicas on probation now.
+    pub fn on_probation(&self) -> usize {
+        self.records.values().filter(|record| record.since.is_some()).count()
+    }
+
+    fn judge(&mut self, node: NodeId, now: Moment) {
+        let room = self.on_probation() < self.records.len() / 2;
+        let settings = self.settings;
+        let Some(record) = self.records.get_mut(&node) else { return };
+        match record.since {
+            None => {
+                let slow = record.slow_since.is_some_and(|since| now.since(since) >= settings.slow_for);
+                if (record.failures >= settings.failures || slow) && room {
+                    record.since = Some(now);
+                    record.times = record.times.saturating_add(1);
+                    record.good_shadows = 0;
+                    record.shadow_at = now + settings.shadow_every;
+                }
+            }
+            Some(since) => {
+                let doubled = settings.stay_min.saturating_mul(1 << (record.times.saturating_sub(1)).min(8));
+                let stay = doubled.min(STAY_MAX);
+                if record.good_shadows >= settings.good_shadows && now.since(since) >= stay {
+                    record.since = None;
+                    record.slow_since = None;
+                }
+            }
+        }
+    }
+
+    fn median_of_others(&self, node: NodeId) -> Option<f64> {
+        let mut known: Vec<f64> = self
+            .records
+            .iter()
+            .filter(|(other, record)| **other != node && record.samples >= 10)
+            .map(|(_, record)| record.latency)
+            .collect();
+        known.sort_by(f64::total_cmp);
+        known.get(known.len() / 2).copied()
+    }
+}
+
+impl Record {
+    fn failed(&mut self) {
+        self.failures = self.failures.saturating_add(1);
+        self.good_shadows = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: NodeId = NodeId(1);
+    const B: NodeId = NodeId(2);
+    const C: NodeId = NodeId(3);
+    const MS: Duration = Duration::from_millis(1);
+
+    fn three() -> Probation {
+        let mut probation = Probation::new(ProbationSettings::default());
+        probation.members(&[A, B, C]);
+        probation
+    }
+
+    #[test]
+    fn failures_in_a_row_and_back_after_good_shadows() {
+        let mut probation = three();
+        (0..4).for_each(|_| probation.observe(A, Sign::Failed, Moment::ZERO));
+        probation.observe(A, Sign::Good(MS), Moment::ZERO);
+        (0..4).for_each(|_| probation.observe(A, Sign::Failed, Moment::ZERO));
+        assert!(!probation.avoid(A, Moment::ZERO), "not in a row");
+        probation.observe(A, Sign::Failed, Moment::ZERO);
+        assert!(probation.avoid(A, Moment::ZERO));
+        assert_eq!(probation.shadow_due(Moment::ZERO), None);
+        let later = Moment::ZERO + MS * 500;
+        assert_eq!(probation.shadow_due(later), Some(A));
+        assert_eq!(probation.shadow_due(later), None, "booked");
+        (0..9).for_each(|_| probation.observe(A, Sign::Good(MS), later));
+        assert!(probation.avoid(A, later), "at least a second");
+        probation.observe(A, Sign::Good(MS), Moment::ZERO + MS * 1_001);
+        assert!(!probation.avoid(A, later));
+    }
+
+    #[test]
+    fn never_more_than_half() {
+        let mut probation = three();
+        for node in [A, B, C] {
+            (0..20).for_each(|_| probation.observe(node, Sign::Failed, Moment::ZERO));
+        }
+        assert_eq!(probation.on_probation(), 1);
+    }
+
+    #[test]
+    fn slow_for_long_is_probation_slow_for_a_moment_is_not() {
+        let mut probation = three();
+        let mut now = Moment::ZERO;
+        let mut first = None;
+        for i in 0..400_u32 {
+            now = now + MS * 10;
+            probation.observe(A, Sign::Good(MS * 5), now);
+            probation.observe(B, Sign::Good(MS * 6), now);
+            probation.observe(C, Sign::Good(MS * 60), now);
+            if first.is_none() && probation.avoid(C, now) {
+                first = Some(i);
+            }
+        }
+        assert!((200..=215).contains(&first.unwrap()), "{first:?} x 10 ms");
+        assert!(!probation.avoid(A, now) && !probation.avoid(B, now));
+    }
+
+    #[test]
+    fn one_storage_error_stops_first_copies_for_a_while() {
+        let mut probation = three();
+        probation.observe(B, Sign::StorageFailed, Moment::ZERO);
+        assert!(probation.avoid(B, Moment::ZERO + MS * 4_999));
+        assert!(!probation.avoid(B, Moment::ZERO + MS * 5_000));
+    }
+
+    #[test]
+    fn an_operator_ejects_and_restores() {
+        let mut probation = three();
+        probation.eject(A, true);
+        assert!(probation.avoid(A, Moment::ZERO) && probation.shadow_due(Moment(1 << 50)).is_none());
+        probation.eject(A, false);
+        assert!(!probation.avoid(A, Moment::ZERO));
+    }
+}

@@ -1,0 +1,218 @@
+//! The order in which the replicas of a shard are asked.
+//!
+//! Random by default: ties then find the shortest of several queues by themselves, and clients do not herd.
+//! Power of two (Mitzenmacher 2001) and C3 (Suresh et al., NSDI 2015, cubic replica ranking) serve untied reads.
+//! It ranks; whether a replica may get a copy at all is decided by the race, what is measured comes from replies.
+
+use crate::copies::Order;
+use rand::Rng;
+use rand::seq::SliceRandom;
+use smallvec::SmallVec;
+use std::time::Duration;
+use tiedkv_protocol::ids::NodeId;
+use tiedkv_protocol::response::Service;
+
+/// How the first replica is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Choice {
+    /// Uniformly.
+    #[default]
+    Random,
+    /// The better of two random ones by own copies out + reported depth.
+    PowerOfTwo,
+    /// By C3's score.
+    C3,
+}
+
+/// What one client view knows of the load of one replica.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    /// Own copies out.
+    pub outstanding: u32,
+    /// Reported depth of the queue, smoothed.
+    pub depth: f64,
+    /// Latency as seen, smoothed, seconds.
+    pub latency: f64,
+    /// Reported service time, smoothed, seconds.
+    pub service: f64,
+}
+
+/// Weight of a new sample in the smoothed values (C3 uses 0.1 of the old; a client view here sees fewer samples).
+const NEW_SAMPLE: f64 = 0.3;
+
+impl Load {
+    /// An answer came after `latency`, with what the node reports.
+    pub fn answered(&mut self, latency: Duration, service: &Service) {
+        let first = self.latency == 0.0;
+        let mix = |old: f64, new: f64| if first { new } else { old + NEW_SAMPLE * (new - old) };
+        self.depth = mix(self.depth, f64::from(service.queue_depth));
+        self.service = mix(self.service, f64::from(service.service_time_us) / 1e6);
+        self.latency = mix(self.latency, latency.as_secs_f64());
+    }
+
+    /// Own copies out + reported depth: lower is better.
+    pub fn queue(&self) -> f64 {
+        f64::from(self.outstanding) + self.depth
+    }
+
+    /// C3's score: latency - service + (1 + outstanding x clients + depth)^3 x service; lower is better.
+    pub fn c3(&self, clients: f64) -> f64 {
+        let queue = 1.0 + f64::from(self.outstanding) * clients + self.depth;
+        self.latency - self.service + queue.powi(3) * self.service
+    }
+}
+
+/// One replica as the choice sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// Which.
+    pub node: NodeId,
+    /// Its failure domain; empty when zones are not used.
+    pub zone: &'a str,
+    /// Its load.
+    pub load: Load,
+    /// Comes last: storage suspect, draining, on probation, or its link is down.
+    pub avoid: bool,
+}
+
+/// Orders the replicas: those to avoid last, zones not used yet before used ones, then by `choice`. `clients` is
+/// C3's weight of own copies: how many views like this one share the replicas.
+pub fn order(choice: Choice, clients: f64, candidates: &[Candidate<'_>], rng: &mut impl Rng) -> Order {
+    let mut rest: SmallVec<[&Candidate<'_>; 4]> = SmallVec::new();
+    for candidate in candidates {
+        if rest.iter().all(|known| known.node != candidate.node) {
+            rest.push(candidate);
+        }
+    }
+    rest.shuffle(rng);
+    match choice {
+        Choice::Random => rest.sort_by_key(|replica| replica.avoid),
+        Choice::PowerOfTwo => {
+            rest.sort_by_key(|replica| replica.avoid);
+            if let [first, second, ..] = rest.as_slice()
+                && first.avoid == second.avoid
+                && second.load.queue() < first.load.queue()
+            {
+                rest.swap(0, 1);
+            }
+        }
+        Choice::C3 => rest.sort_by(|one, other| {
+            one.avoid.cmp(&other.avoid).then(one.load.c3(clients).total_cmp(&other.load.c3(clients)))
+        }),
+    }
+    by_zones(&rest)
+}
+
+/// Among replicas that are not to be avoided, one of a zone not used yet goes before one of a used zone.
+fn by_zones(ranked: &[&Candidate<'_>]) -> Order {
+    let mut order = Order::new();
+    let mut zones: SmallVec<[&str; 4]> = SmallVec::new();
+    for avoid in [false, true] {
+        let mut rest: SmallVec<[&Candidate<'_>; 4]> =
+            ranked.iter().filter(|replica| replica.avoid == avoid).copied().collect();
+        while !rest.is_empty() {
+            let next = rest.iter().position(|replica| !zones.contains(&replica.zone)).unwrap_or(0);
+            let replica = rest.remove(next);
+            if !replica.zone.is_empty() {
+                zones.push(replica.zone);
+            }
+            order.push(replica.node);
+        }
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    fn load() -> impl Strategy<Value = Load> {
+        (0_u32..20, 0.0_f64..30.0, 0.0_f64..0.5, 0.0_f64..0.1)
+            .prop_map(|(outstanding, depth, latency, service)| Load { outstanding, depth, latency, service })
+    }
+
+    fn place(order: &Order, node: NodeId) -> usize {
+        order.iter().position(|one| *one == node).unwrap()
+    }
+
+    fn candidates(loads: &[Load]) -> Vec<Candidate<'static>> {
+        (1..)
+            .zip(loads)
+            .map(|(n, load)| Candidate { node: NodeId(n), zone: "", load: *load, avoid: false })
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn slower_or_more_loaded_never_ranks_better(
+            loads in prop::collection::vec(load(), 2..6),
+            which in 0_usize..6,
+            (more, deeper, slower) in (0_u32..5, 0.0_f64..5.0, 0.0_f64..0.3),
+            seed: u64,
+        ) {
+            let which = which % loads.len();
+            for choice in [Choice::Random, Choice::PowerOfTwo, Choice::C3] {
+                let mut worse = candidates(&loads);
+                worse[which].load.outstanding += more;
+                worse[which].load.depth += deeper;
+                worse[which].load.latency += slower;
+                worse[which].load.service += slower;
+                let node = worse[which].node;
+                let before = order(choice, 3.0, &candidates(&loads), &mut StdRng::seed_from_u64(seed));
+                let after = order(choice, 3.0, &worse, &mut StdRng::seed_from_u64(seed));
+                prop_assert!(place(&after, node) >= place(&before, node), "{choice:?}: {before:?} {after:?}");
+            }
+        }
+
+        #[test]
+        fn every_replica_stands_once_and_avoided_ones_last(
+            loads in prop::collection::vec((load(), any::<bool>(), 0_usize..3), 1..7),
+            seed: u64,
+        ) {
+            let zones = ["", "a", "b"];
+            let mut all: Vec<Candidate<'_>> = (1..).zip(&loads)
+                .map(|(n, (load, avoid, zone))| Candidate {
+                    node: NodeId(n), zone: zones[*zone], load: *load, avoid: *avoid,
+                })
+                .collect();
+            all.push(all[0]);
+            for choice in [Choice::Random, Choice::PowerOfTwo, Choice::C3] {
+                let order = order(choice, 1.0, &all, &mut StdRng::seed_from_u64(seed));
+                let mut sorted = order.to_vec();
+                sorted.sort();
+                sorted.dedup();
+                prop_assert_eq!(sorted.len(), loads.len());
+                let avoided: Vec<bool> =
+                    order.iter().map(|node| all[(node.0 - 1) as usize].avoid).collect();
+                prop_assert!(avoided.is_sorted(), "{:?}", avoided);
+            }
+        }
+    }
+
+    #[test]
+    fn other_zones_come_first() {
+        let zones = ["a", "a", "b", "b", "c"];
+        let all: Vec<Candidate<'_>> = (1..)
+            .zip(zones)
+            .map(|(n, zone)| Candidate { node: NodeId(n), zone, load: Load::default(), avoid: false })
+            .collect();
+        for seed in 0..100 {
+            let order = order(Choice::Random, 1.0, &all, &mut StdRng::seed_from_u64(seed));
+            let first: std::collections::BTreeSet<&str> =
+                order[..3].iter().map(|node| zones[(node.0 - 1) as usize]).collect();
+            assert_eq!(first.len(), 3, "{order:?}");
+        }
+    }
+
+    #[test]
+    fn random_is_uniform() {
+        let all = candidates(&[Load::default(); 3]);
+        let mut rng = StdRng::seed_from_u64(3);
+        let mut first = [0_u32; 4];
+        (0..3_000).for_each(|_| first[order(Choice::Random, 1.0, &all, &mut rng)[0].0 as usize] += 1);
+        assert!(first[1..].iter().all(|count| (900..1_100).contains(count)), "{first:?}");
+    }
+}
