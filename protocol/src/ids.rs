@@ -68,6 +68,13 @@ id!(
     Version(u64), "v", "{}"
 );
 
+impl Default for Position {
+    /// Nothing is applied.
+    fn default() -> Self {
+        Self(0)
+    }
+}
+
 /// The first (and today only) shard.
 pub const SHARD_ZERO: ShardId = ShardId(0);
 

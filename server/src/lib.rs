@@ -4,6 +4,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod raft;
 pub mod request;
 pub mod storage;
 pub mod transport;

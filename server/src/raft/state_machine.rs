@@ -1,0 +1,349 @@
+//! Applies committed entries to the fjall store on a thread of its own: data, position, membership and outcomes
+//! of a batch in one commit, then the answers. Also builds and installs snapshots.
+//!
+//! Nothing is fsynced per batch: the log is replayed after a crash. A built snapshot is "persisted up to here":
+//! no copy is made, and only then openraft may purge the log.
+
+use crate::raft::outcomes::{OutcomeLimits, Outcomes, Record, Verdict};
+use crate::raft::snapshot::Staged;
+use crate::raft::types::{
+    Answer, Change, Command, Entry, LogId, Payload, SnapshotMeta, StoredMembership, TypeConfig,
+};
+use crate::storage::fjall_store::{Commit, FjallStore, Meta};
+use crate::storage::state_store::View as _;
+use crate::storage::state_store::{Mutation, StorageError};
+use crate::storage::view::FjallView;
+use bytes::Bytes;
+use crossbeam::channel::{Receiver, Sender, bounded};
+use foldhash::{HashSet, HashSetExt};
+use futures_util::{Stream, TryStreamExt};
+use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
+use openraft::type_config::alias::SnapshotOf;
+use openraft::{OptionalSend, RaftSnapshotBuilder};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::sync::Arc;
+use tiedkv_protocol::codec;
+use tiedkv_protocol::ids::{Position, Version};
+use tokio::sync::oneshot;
+
+/// Version of the note that is kept beside the position.
+pub const NOTE_FORMAT: u8 = 1;
+/// Most entries of one commit.
+const COMMIT_ENTRIES_MAX: usize = 1024;
+/// Most bytes of one commit (one entry may be larger).
+const COMMIT_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// What is kept beside the position: the last applied entry and the membership.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// The last applied entry.
+    pub applied: Option<LogId>,
+    /// The last membership applied.
+    pub membership: StoredMembership,
+}
+
+impl Note {
+    /// Format, then bincode.
+    ///
+    /// # Errors
+    /// When the membership is too large.
+    pub fn encode(&self) -> Result<Bytes, StorageError> {
+        let mut bytes = vec![NOTE_FORMAT];
+        bytes.extend(codec::encode_large(self).map_err(|error| StorageError::Failed(error.to_string()))?);
+        Ok(bytes.into())
+    }
+
+    /// The note of bytes; none at all is the note of an empty store.
+    ///
+    /// # Errors
+    /// When they are of another format.
+    pub fn decode(bytes: &[u8]) -> Result<Self, StorageError> {
+        match bytes.split_first() {
+            None => Ok(Self::default()),
+            Some((&NOTE_FORMAT, body)) => codec::decode_large(body)
+                .map_err(|error| StorageError::Corrupt(format!("the applied note {error}"))),
+            Some((format, _)) => {
+                Err(StorageError::Corrupt(format!("an applied note of format {format}, want {NOTE_FORMAT}")))
+            }
+        }
+    }
+
+    /// As openraft names it.
+    pub fn snapshot_meta(&self) -> SnapshotMeta {
+        SnapshotMeta { last_log_id: self.applied, last_membership: self.membership.clone() }
+    }
+}
+
+/// A snapshot on its way out (a view to stream) or in (staged in the store, not visible yet).
+pub enum SnapshotData {
+    /// To be streamed.
+    Outgoing(Arc<FjallView>),
+    /// To be made the state.
+    Incoming(Box<Staged>),
+}
+
+enum Job {
+    Apply(Vec<EntryResponder<TypeConfig>>, oneshot::Sender<Result<(), StorageError>>),
+    Install(SnapshotMeta, SnapshotData, oneshot::Sender<Result<(), StorageError>>),
+}
+
+/// The state machine as openraft sees it; the work is done on the apply thread, which ends with the last handle.
+#[derive(Clone)]
+pub struct StateMachine {
+    jobs: Sender<Job>,
+    store: Arc<FjallStore>,
+    note: Arc<Mutex<Note>>,
+}
+
+impl StateMachine {
+    /// Starts the apply thread over `store`.
+    ///
+    /// # Errors
+    /// When the store holds what this version does not understand, or cannot be made durable.
+    pub fn start(store: Arc<FjallStore>, limits: OutcomeLimits) -> Result<Self, StorageError> {
+        // What survived a crash of the process alone may still be in the page cache; openraft takes the position
+        // found here for a snapshot's and may purge up to it.
+        store.persist()?;
+        let view = store.current();
+        let note = Arc::new(Mutex::new(Note::decode(view.note())?));
+        let outcomes = restore(&view, limits)?;
+        let (jobs, inbox) = bounded(4);
+        let applier = Applier {
+            stamp_ms: view.stamp_ms(),
+            position: view.position(),
+            store: store.clone(),
+            note: note.clone(),
+            outcomes,
+            limits,
+        };
+        std::thread::Builder::new()
+            .name("tiedkv-apply".to_owned())
+            .spawn(move || applier.run(&inbox))
+            .map_err(|error| StorageError::Failed(format!("no thread for applying: {error}")))?;
+        Ok(Self { jobs, store, note })
+    }
+
+    /// The last applied entry and membership.
+    pub fn note(&self) -> Note {
+        self.note.lock().clone()
+    }
+
+    async fn done(&self, job: Job, answer: oneshot::Receiver<Result<(), StorageError>>) -> io::Result<()> {
+        // openraft sends one job at a time and awaits it, so the queue never fills.
+        self.jobs.send(job).map_err(|_| io::Error::other("the apply thread ended"))?;
+        answer.await.map_err(|_| io::Error::other("the apply thread ended"))?.map_err(io::Error::other)
+    }
+}
+
+impl RaftStateMachine<TypeConfig> for StateMachine {
+    type SnapshotData = SnapshotData;
+    type SnapshotBuilder = Self;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        let note = self.note.lock();
+        Ok((note.applied, note.membership.clone()))
+    }
+
+    async fn apply<S>(&mut self, entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
+    {
+        let entries: Vec<_> = entries.try_collect().await?;
+        let (sender, answer) = oneshot::channel();
+        self.done(Job::Apply(entries, sender), answer).await
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: SnapshotData) -> io::Result<()> {
+        let (sender, answer) = oneshot::channel();
+        self.done(Job::Install(meta.clone(), snapshot, sender), answer).await
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<TypeConfig, SnapshotData>>> {
+        let view = self.store.current();
+        let note = Note::decode(view.note()).map_err(io::Error::other)?;
+        Ok(note.applied.is_some().then(|| SnapshotOf::<TypeConfig, _> {
+            meta: note.snapshot_meta(),
+            snapshot: SnapshotData::Outgoing(view),
+        }))
+    }
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for StateMachine {
+    type SnapshotData = SnapshotData;
+
+    async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<TypeConfig, SnapshotData>> {
+        let view = self.store.current();
+        let note = Note::decode(view.note()).map_err(io::Error::other)?;
+        let store = self.store.clone();
+        // Its own short thread: the fsync must not hold up this runtime.
+        tokio::task::spawn_blocking(move || store.persist())
+            .await
+            .map_err(io::Error::other)?
+            .map_err(io::Error::other)?;
+        Ok(SnapshotOf::<TypeConfig, _> { meta: note.snapshot_meta(), snapshot: SnapshotData::Outgoing(view) })
+    }
+}
+
+fn restore(view: &FjallView, limits: OutcomeLimits) -> Result<Outcomes, StorageError> {
+    let mut outcomes = Outcomes::new(limits, view.forgotten());
+    for item in view.outcomes() {
+        let (key, value) = item?;
+        let position = key.as_ref().try_into().map(u64::from_be_bytes);
+        let (Ok(position), Some(record)) = (position, Record::decode(&value)) else {
+            return Err(StorageError::Corrupt("an outcome of an unknown format".to_owned()));
+        };
+        outcomes.restore(Position(position), &record);
+    }
+    Ok(outcomes)
+}
+
+/// What the apply thread owns.
+struct Applier {
+    store: Arc<FjallStore>,
+    note: Arc<Mutex<Note>>,
+    outcomes: Outcomes,
+    limits: OutcomeLimits,
+    position: Position,
+    stamp_ms: u64,
+}
+
+/// One commit in the making.
+#[derive(Default)]
+struct Batch {
+    mutations: Vec<(Version, Mutation)>,
+    records: Vec<(Position, Vec<u8>)>,
+    answers: Vec<(ApplyResponder<TypeConfig>, Answer)>,
+    entries: usize,
+    bytes: usize,
+}
+
+impl Applier {
+    fn run(mut self, inbox: &Receiver<Job>) {
+        while let Ok(job) = inbox.recv() {
+            // A receiver that is gone belongs to a group that stops.
+            match job {
+                Job::Apply(entries, done) => drop(done.send(self.apply(entries))),
+                Job::Install(meta, data, done) => drop(done.send(self.install(&meta, data))),
+            }
+        }
+    }
+
+    fn apply(&mut self, entries: Vec<EntryResponder<TypeConfig>>) -> Result<(), StorageError> {
+        let mut batch = Batch::default();
+        let mut note = self.note.lock().clone();
+        for (entry, responder) in entries {
+            let bytes = crate::raft::log_store::payload_bytes(&entry.payload);
+            if batch.entries > 0 && (batch.entries >= COMMIT_ENTRIES_MAX || batch.bytes + bytes > COMMIT_BYTES_MAX)
+            {
+                self.commit(std::mem::take(&mut batch), &note)?;
+            }
+            batch.entries += 1;
+            batch.bytes += bytes;
+            note.applied = Some(entry.log_id);
+            self.position = Position(entry.log_id.index);
+            let answer = self.entry(entry, &mut batch, &mut note);
+            if let Some(responder) = responder {
+                batch.answers.push((responder, answer));
+            }
+        }
+        self.commit(batch, &note)
+    }
+
+    fn entry(&mut self, entry: Entry, batch: &mut Batch, note: &mut Note) -> Answer {
+        match entry.payload {
+            Payload::Blank => Answer::None,
+            Payload::Membership(membership) => {
+                note.membership = StoredMembership::new(Some(entry.log_id), membership);
+                Answer::None
+            }
+            Payload::Normal(command) => self.command(command, batch),
+        }
+    }
+
+    fn command(&mut self, command: Command, batch: &mut Batch) -> Answer {
+        self.stamp_ms = self.stamp_ms.max(command.stamp_ms);
+        match self.outcomes.decide(self.position, &command) {
+            Verdict::Answer(answer) => answer,
+            Verdict::Apply(record) => {
+                let version = Version(self.position.0);
+                let mutation = match command.change {
+                    Change::Put { key, value } => Mutation::Put { key, value },
+                    Change::Delete { key } => Mutation::Delete { key },
+                };
+                batch.mutations.push((version, mutation));
+                batch.records.push((self.position, record.encode().to_vec()));
+                Answer::Applied(version)
+            }
+        }
+    }
+
+    fn commit(&mut self, mut batch: Batch, note: &Note) -> Result<(), StorageError> {
+        if batch.entries == 0 {
+            return Ok(());
+        }
+        keep_last_of_each_key(&mut batch.mutations);
+        self.store.commit(&Commit {
+            mutations: &batch.mutations,
+            outcomes: &batch.records,
+            forgotten: self.outcomes.forgotten(),
+            position: self.position,
+            stamp_ms: self.stamp_ms,
+            note: note.encode()?,
+        })?;
+        *self.note.lock() = note.clone();
+        for (responder, answer) in batch.answers {
+            responder.send(answer);
+        }
+        Ok(())
+    }
+
+    fn install(&mut self, meta: &SnapshotMeta, data: SnapshotData) -> Result<(), StorageError> {
+        let note = Note { applied: meta.last_log_id, membership: meta.last_membership.clone() };
+        let position = Position(meta.last_log_id.map_or(0, |id| id.index));
+        let staged = match data {
+            SnapshotData::Incoming(staged) => *staged,
+            SnapshotData::Outgoing(view) => Staged::copy_of(&self.store, &view)?,
+        };
+        let meta = Meta {
+            generation: 0,
+            position,
+            stamp_ms: staged.stamp_ms,
+            forgotten: staged.forgotten,
+            note: note.encode()?,
+        };
+        staged.install.flip(meta)?;
+        let view = self.store.current();
+        self.outcomes = restore(&view, self.limits)?;
+        self.position = position;
+        self.stamp_ms = view.stamp_ms();
+        *self.note.lock() = note;
+        Ok(())
+    }
+}
+
+/// All items of one engine batch share a sequence number, so two of one key would tie.
+fn keep_last_of_each_key(mutations: &mut Vec<(Version, Mutation)>) {
+    if mutations.len() < 2 {
+        return;
+    }
+    let mut seen = HashSet::with_capacity(mutations.len());
+    let keep: Vec<bool> = mutations
+        .iter()
+        .rev()
+        .map(|(_, mutation)| match mutation {
+            Mutation::Put { key, .. } | Mutation::Delete { key } => seen.insert(key.clone()),
+        })
+        .collect();
+    let mut keep = keep.into_iter().rev();
+    mutations.retain(|_| keep.next().unwrap_or(true));
+}
+
+#[cfg(test)]
+#[path = "state_machine_test.rs"]
+mod tests;

@@ -1,0 +1,455 @@
+//! The adapter room of fjall: one database per shard, data + position + outcomes in one batch, views.
+//!
+//! Nothing is fsynced per batch: after a crash the Raft log is replayed from the position that survived.
+//! [`FjallStore::persist`] makes all of it durable before the log may be purged. A snapshot is installed into
+//! new keyspaces (a *generation*) and becomes visible by one write that flips the generation; a half-done
+//! install is swept at the next open. An error of the engine latches. Raft is not known here: what the state
+//! machine keeps beside the position is an opaque note.
+
+use crate::storage::state_store::{Mutation, PositionListener, StateStore, StorageError, View};
+use crate::storage::view::{FjallView, encode_value, engine_error};
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use parking_lot::{Mutex, RwLock};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tiedkv_protocol::ids::{Position, Version};
+
+/// Version of the meta record's bytes.
+pub const META_FORMAT: u8 = 1;
+/// Most outcomes deleted along with one batch.
+const FORGET_PER_BATCH: u64 = 512;
+const META_KEY: &[u8] = b"applied";
+
+/// Sizes of a store. Defaults fit a node of 100 MiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreSettings {
+    /// Block cache, bytes; default 32 MiB.
+    pub cache_bytes: u64,
+    /// Memtable of the data, bytes; default 16 MiB.
+    pub memtable_bytes: u64,
+    /// Cap of the engine's journals, bytes, at least 64 MiB (default).
+    pub journal_bytes: u64,
+}
+
+impl Default for StoreSettings {
+    fn default() -> Self {
+        Self { cache_bytes: 32 << 20, memtable_bytes: 16 << 20, journal_bytes: 64 << 20 }
+    }
+}
+
+/// One atomic change of everything.
+#[derive(Debug, Default)]
+pub struct Commit<'a> {
+    /// Changes of data, each with the position of its own write.
+    pub mutations: &'a [(Version, Mutation)],
+    /// Records of outcomes to keep, by position.
+    pub outcomes: &'a [(Position, Vec<u8>)],
+    /// Outcomes up to here are forgotten.
+    pub forgotten: Position,
+    /// The position after this commit.
+    pub position: Position,
+    /// Log time at that position.
+    pub stamp_ms: u64,
+    /// What the state machine keeps beside the position.
+    pub note: Bytes,
+}
+
+/// Position, log time, generation and note as one record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// Which keyspaces are in force.
+    pub generation: u64,
+    /// Applied up to here.
+    pub position: Position,
+    /// Log time there.
+    pub stamp_ms: u64,
+    /// Outcomes up to here are forgotten.
+    pub forgotten: Position,
+    /// The state machine's note.
+    pub note: Bytes,
+}
+
+impl Meta {
+    /// Format, generation, position, stamp, forgotten (little-endian), note.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![META_FORMAT];
+        for number in [self.generation, self.position.0, self.stamp_ms, self.forgotten.0] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.note);
+        bytes
+    }
+
+    /// The record of bytes.
+    ///
+    /// # Errors
+    /// When they are of another format or too short.
+    pub fn decode(bytes: &[u8]) -> Result<Self, StorageError> {
+        let corrupt = |text: &str| StorageError::Corrupt(format!("the position record {text}"));
+        let (&format, mut rest) = bytes.split_first().ok_or_else(|| corrupt("is empty"))?;
+        if format != META_FORMAT {
+            return Err(corrupt(&format!("has format {format}, want {META_FORMAT}: written by a newer version?")));
+        }
+        let mut number = || {
+            let (number, tail) = rest.split_first_chunk::<8>().ok_or_else(|| corrupt("is too short"))?;
+            rest = tail;
+            Ok(u64::from_le_bytes(*number))
+        };
+        let (generation, position, stamp_ms, forgotten) = (number()?, number()?, number()?, number()?);
+        Ok(Self {
+            generation,
+            position: Position(position),
+            stamp_ms,
+            forgotten: Position(forgotten),
+            note: Bytes::copy_from_slice(rest),
+        })
+    }
+}
+
+struct Writing {
+    meta: Meta,
+    data: Keyspace,
+    outcomes: Keyspace,
+    /// Outcomes up to here are deleted from disk.
+    swept: u64,
+}
+
+/// A replica's data on disk.
+pub struct FjallStore {
+    database: Database,
+    meta: Keyspace,
+    writing: Mutex<Writing>,
+    view: ArcSwap<FjallView>,
+    listeners: RwLock<Vec<Arc<dyn PositionListener>>>,
+    fail_reads: Arc<AtomicBool>,
+    failed: Mutex<Option<StorageError>>,
+    settings: StoreSettings,
+    next_generation: Mutex<u64>,
+}
+
+impl FjallStore {
+    /// Opens or creates the database in `folder`.
+    ///
+    /// # Errors
+    /// When it cannot be read or written, is of a newer format, or is open elsewhere.
+    pub fn open(folder: &Path, settings: StoreSettings) -> Result<Self, StorageError> {
+        let database = Database::builder(folder)
+            .cache_size(settings.cache_bytes)
+            .worker_threads(1)
+            .max_journaling_size(settings.journal_bytes)
+            .open()
+            .map_err(engine_error)?;
+        let meta_keyspace = database
+            .keyspace("meta", || KeyspaceCreateOptions::default().max_memtable_size(1 << 20))
+            .map_err(engine_error)?;
+        let meta =
+            match fjall::Readable::get(&database.snapshot(), &meta_keyspace, META_KEY).map_err(engine_error)? {
+                Some(bytes) => Meta::decode(&bytes)?,
+                None => Meta::default(),
+            };
+        let mut newest = meta.generation;
+        for name in database.list_keyspace_names() {
+            let Some(generation) = generation_of(&name) else { continue };
+            newest = newest.max(generation);
+            if generation != meta.generation {
+                tracing::info!(%name, "deleting what a snapshot left behind");
+                let left = database.keyspace(&name, KeyspaceCreateOptions::default).map_err(engine_error)?;
+                database.delete_keyspace(left).map_err(engine_error)?;
+            }
+        }
+        let (data, outcomes) = keyspaces(&database, meta.generation, &settings)?;
+        let fail_reads = Arc::new(AtomicBool::new(false));
+        let view = publishable(&database, &data, &outcomes, &meta, &fail_reads);
+        let swept = 0;
+        Ok(Self {
+            database,
+            meta: meta_keyspace,
+            writing: Mutex::new(Writing { meta, data, outcomes, swept }),
+            view: ArcSwap::from_pointee(view),
+            listeners: RwLock::new(Vec::new()),
+            fail_reads,
+            failed: Mutex::new(None),
+            settings,
+            next_generation: Mutex::new(newest + 1),
+        })
+    }
+
+    /// The newest published view.
+    pub fn current(&self) -> Arc<FjallView> {
+        self.view.load_full()
+    }
+
+    /// Makes one commit atomically, then publishes a view of it and tells the listeners.
+    ///
+    /// # Errors
+    /// When the engine cannot write, now or before; nothing of the commit is visible then.
+    pub fn commit(&self, commit: &Commit<'_>) -> Result<(), StorageError> {
+        self.check()?;
+        let mut writing = self.writing.lock();
+        let meta = Meta {
+            generation: writing.meta.generation,
+            position: commit.position,
+            stamp_ms: commit.stamp_ms,
+            forgotten: commit.forgotten,
+            note: commit.note.clone(),
+        };
+        let mut batch = self.database.batch();
+        for (version, mutation) in commit.mutations {
+            match mutation {
+                Mutation::Put { key, value } => {
+                    batch.insert(&writing.data, key.as_ref(), encode_value(*version, value))
+                }
+                Mutation::Delete { key } => batch.remove(&writing.data, key.as_ref()),
+            }
+        }
+        for (position, record) in commit.outcomes {
+            batch.insert(&writing.outcomes, position.0.to_be_bytes(), record.as_slice());
+        }
+        let sweep_to = self.forget(&mut batch, &writing, commit.forgotten)?;
+        batch.insert(&self.meta, META_KEY, meta.encode());
+        batch.commit().map_err(|error| self.latch(engine_error(error)))?;
+        writing.swept = sweep_to;
+        writing.meta = meta;
+        self.publish(&writing);
+        Ok(())
+    }
+
+    /// Makes all that was committed durable.
+    ///
+    /// # Errors
+    /// When the engine cannot sync, now or before.
+    pub fn persist(&self) -> Result<(), StorageError> {
+        self.check()?;
+        self.database.persist(PersistMode::SyncAll).map_err(|error| self.latch(engine_error(error)))
+    }
+
+    /// Why the store no longer takes writes, if so.
+    pub fn failure(&self) -> Option<StorageError> {
+        self.failed.lock().clone()
+    }
+
+    /// Makes reads fail or work, for tests of a broken disk.
+    pub fn set_fail_reads(&self, on: bool) {
+        self.fail_reads.store(on, Ordering::Relaxed);
+    }
+
+    /// Bytes on disk.
+    pub fn disk_bytes(&self) -> u64 {
+        self.database.disk_space().unwrap_or(0)
+    }
+
+    /// Begins the install of a snapshot: fresh keyspaces that nobody sees before [`Install::flip`].
+    ///
+    /// # Errors
+    /// When the engine cannot create them.
+    pub fn begin_install(self: &Arc<Self>) -> Result<Install, StorageError> {
+        self.check()?;
+        let generation = {
+            let mut next = self.next_generation.lock();
+            *next += 1;
+            *next - 1
+        };
+        let (data, outcomes) = keyspaces(&self.database, generation, &self.settings)?;
+        Ok(Install { store: self.clone(), generation, data, outcomes, flipped: false })
+    }
+
+    fn forget(
+        &self,
+        batch: &mut fjall::OwnedWriteBatch,
+        writing: &Writing,
+        forgotten: Position,
+    ) -> Result<u64, StorageError> {
+        if forgotten.0 <= writing.swept {
+            return Ok(writing.swept);
+        }
+        let view = self.view.load();
+        let range = (writing.swept + 1).to_be_bytes()..=forgotten.0.to_be_bytes();
+        let mut last = writing.swept;
+        let mut count = 0;
+        for guard in fjall::Readable::range(&view.snapshot, &writing.outcomes, range) {
+            if count == FORGET_PER_BATCH {
+                return Ok(last);
+            }
+            let key = guard.key().map_err(engine_error)?;
+            last = key.as_ref().try_into().map(u64::from_be_bytes).unwrap_or(last);
+            batch.remove(&writing.outcomes, key);
+            count += 1;
+        }
+        Ok(forgotten.0)
+    }
+
+    fn publish(&self, writing: &Writing) {
+        let view = publishable(&self.database, &writing.data, &writing.outcomes, &writing.meta, &self.fail_reads);
+        self.view.store(Arc::new(view));
+        for listener in self.listeners.read().iter() {
+            listener.published(writing.meta.position);
+        }
+    }
+
+    fn check(&self) -> Result<(), StorageError> {
+        self.failed.lock().clone().map_or(Ok(()), Err)
+    }
+
+    fn latch(&self, error: StorageError) -> StorageError {
+        tracing::error!(%error, "the store failed; this node stops acknowledging");
+        self.failed.lock().get_or_insert(error).clone()
+    }
+}
+
+impl StateStore for FjallStore {
+    fn view(&self) -> Arc<dyn View> {
+        self.view.load_full()
+    }
+
+    fn apply(&self, batch: &[Mutation], position: Position, stamp_ms: u64) -> Result<(), StorageError> {
+        let mutations: Vec<_> = batch.iter().map(|mutation| (Version(position.0), mutation.clone())).collect();
+        let (note, forgotten) = {
+            let view = self.view.load();
+            (view.note.clone(), view.forgotten)
+        };
+        self.commit(&Commit { mutations: &mutations, outcomes: &[], forgotten, position, stamp_ms, note })
+    }
+
+    fn watch(&self, listener: Arc<dyn PositionListener>) {
+        self.listeners.write().push(listener);
+    }
+}
+
+/// A snapshot on its way in. Dropped before the flip, nothing of it stays.
+pub struct Install {
+    store: Arc<FjallStore>,
+    generation: u64,
+    data: Keyspace,
+    outcomes: Keyspace,
+    flipped: bool,
+}
+
+impl Install {
+    /// Writes values (as kept on disk), in ascending order of key.
+    ///
+    /// # Errors
+    /// When the engine cannot write or `source` fails.
+    pub fn write_values(
+        &self,
+        source: impl Iterator<Item = Result<(Bytes, Bytes), StorageError>>,
+    ) -> Result<u64, StorageError> {
+        ingest(&self.data, source)
+    }
+
+    /// Writes records of outcomes, in ascending order of position (the key, big-endian).
+    ///
+    /// # Errors
+    /// As [`write_values`](Self::write_values).
+    pub fn write_outcomes(
+        &self,
+        source: impl Iterator<Item = Result<(Bytes, Bytes), StorageError>>,
+    ) -> Result<u64, StorageError> {
+        ingest(&self.outcomes, source)
+    }
+
+    /// Makes this the store's state: persist, flip, persist, publish, delete the old one.
+    ///
+    /// # Errors
+    /// When the engine cannot write; the old state stays then, unless the flip itself was written.
+    pub fn flip(mut self, mut meta: Meta) -> Result<(), StorageError> {
+        let store = self.store.clone();
+        store.check()?;
+        let mut writing = store.writing.lock();
+        store.persist()?;
+        meta.generation = self.generation;
+        let mut batch = store.database.batch().durability(Some(PersistMode::SyncAll));
+        batch.insert(&store.meta, META_KEY, meta.encode());
+        batch.commit().map_err(|error| store.latch(engine_error(error)))?;
+        self.flipped = true;
+        let old = std::mem::replace(
+            &mut *writing,
+            Writing { meta, data: self.data.clone(), outcomes: self.outcomes.clone(), swept: 0 },
+        );
+        store.publish(&writing);
+        // Views of the old state go on; its files go with the last of them, or at the next open.
+        for keyspace in [old.data, old.outcomes] {
+            store.database.delete_keyspace(keyspace).map_err(|error| store.latch(engine_error(error)))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Install {
+    fn drop(&mut self) {
+        if !self.flipped {
+            for keyspace in [self.data.clone(), self.outcomes.clone()] {
+                if let Err(error) = self.store.database.delete_keyspace(keyspace) {
+                    tracing::warn!(%error, "what a snapshot left behind is deleted at the next start");
+                }
+            }
+        }
+    }
+}
+
+fn ingest(
+    keyspace: &Keyspace,
+    source: impl Iterator<Item = Result<(Bytes, Bytes), StorageError>>,
+) -> Result<u64, StorageError> {
+    let mut source = source.peekable();
+    if source.peek().is_none() {
+        return Ok(0);
+    }
+    let mut ingestion = keyspace.start_ingestion().map_err(engine_error)?;
+    let mut count = 0;
+    for item in source {
+        let (key, value) = item?;
+        ingestion.write(key.as_ref(), value.as_ref()).map_err(engine_error)?;
+        count += 1;
+    }
+    ingestion.finish().map_err(engine_error)?;
+    Ok(count)
+}
+
+fn keyspaces(
+    database: &Database,
+    generation: u64,
+    settings: &StoreSettings,
+) -> Result<(Keyspace, Keyspace), StorageError> {
+    let data = database
+        .keyspace(&format!("data-{generation}"), || {
+            KeyspaceCreateOptions::default().max_memtable_size(settings.memtable_bytes)
+        })
+        .map_err(engine_error)?;
+    let outcomes = database
+        .keyspace(&format!("outcomes-{generation}"), || {
+            KeyspaceCreateOptions::default().max_memtable_size(settings.memtable_bytes / 4)
+        })
+        .map_err(engine_error)?;
+    Ok((data, outcomes))
+}
+
+fn generation_of(name: &str) -> Option<u64> {
+    name.strip_prefix("data-").or_else(|| name.strip_prefix("outcomes-"))?.parse().ok()
+}
+
+fn publishable(
+    database: &Database,
+    data: &Keyspace,
+    outcomes: &Keyspace,
+    meta: &Meta,
+    fail_reads: &Arc<AtomicBool>,
+) -> FjallView {
+    FjallView {
+        snapshot: database.snapshot(),
+        data: data.clone(),
+        outcomes: outcomes.clone(),
+        position: meta.position,
+        stamp_ms: meta.stamp_ms,
+        generation: meta.generation,
+        note: meta.note.clone(),
+        forgotten: meta.forgotten,
+        fail_reads: fail_reads.clone(),
+    }
+}
+
+#[cfg(test)]
+#[path = "fjall_store_test.rs"]
+mod tests;
