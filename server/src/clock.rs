@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 use std::time::Instant;
 use tiedkv_protocol::moment::Moment;
 
+#[allow(clippy::disallowed_methods, reason = "this is the clock room")]
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Now, on this process's monotonic clock.

@@ -1,0 +1,5 @@
+//! The test binary of this package: rules of the repository, and what runs the shipped rooms without a network.
+//!
+//! Real processes are tested elsewhere: `tests/cluster`, declared in `cli/Cargo.toml`.
+
+mod tidy;

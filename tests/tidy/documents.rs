@@ -1,0 +1,67 @@
+//! Documents name what exists: files, links between them, metrics and settings; and nothing that is not here.
+
+use super::tree::{File, files, none, planted, root};
+
+/// Endings that make a word in backticks the name of a file.
+const ENDINGS: [&str; 6] = [".rs", ".md", ".toml", ".yml", "/", ".lock"];
+
+/// Words in backticks that look like paths of this repository: they hold a `/` or stand at its root.
+fn named_files(text: &str) -> Vec<&str> {
+    let prose = text.split("```").step_by(2);
+    prose
+        .flat_map(|part| part.split('`').skip(1).step_by(2))
+        .filter(|word| word.contains('/') && ENDINGS.iter().any(|ending| word.ends_with(ending)))
+        .filter(|word| !word.contains([' ', '*', '<', ':', '$', '{']) && !word.starts_with('/'))
+        .collect()
+}
+
+/// Targets of relative links.
+fn links(text: &str) -> Vec<&str> {
+    text.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next())
+        .map(|target| target.split('#').next().unwrap_or_default())
+        .filter(|target| !target.is_empty() && !target.contains("://"))
+        .collect()
+}
+
+/// Pages that are not part of this repository must not be referred to.
+fn strangers(file: &File) -> Vec<String> {
+    let pages =
+        [concat!("DESIGN", ".md"), concat!("TIE-", "MODEL"), concat!("STYLE", ".md"), concat!("MEASURED", ".md")];
+    let found = pages.iter().filter(|page| file.text.contains(**page));
+    found.map(|page| format!("{}: refers to {page}, which is not here", file.path)).collect()
+}
+
+#[test]
+fn files_and_links_in_documents_exist() {
+    let mut complaints = Vec::new();
+    for file in files(&[".md"]) {
+        for name in named_files(&file.text) {
+            if !root().join(name).exists() {
+                complaints.push(format!("{}: `{name}` does not exist", file.path));
+            }
+        }
+        let directory = root().join(&file.path).parent().unwrap().to_path_buf();
+        for target in links(&file.text) {
+            if !directory.join(target).exists() {
+                complaints.push(format!("{}: link to {target}, which does not exist", file.path));
+            }
+        }
+    }
+    none(complaints);
+}
+
+#[test]
+fn nothing_refers_to_pages_that_are_not_here() {
+    none(files(&[".rs", ".md", ".toml"]).iter().flat_map(strangers).collect());
+}
+
+#[test]
+fn planted_offences_are_found() {
+    let text = "See `client/src/race.rs`, `server/src/nowhere.rs` and `put|get`.\n```\n`in/a/block.rs`\n```\n";
+    assert_eq!(named_files(text), ["client/src/race.rs", "server/src/nowhere.rs"]);
+    assert_eq!(links("[a](docs/a.md#b) [c](https://x/y) [d](#e)"), ["docs/a.md"]);
+    let page = concat!("see DESIGN", ".md");
+    assert_eq!(strangers(&planted("a.rs", page)).len(), 1);
+}

@@ -1,0 +1,75 @@
+//! Which room may know what: pure rooms know no socket, no runtime and no clock; each engine stands behind one
+//! door.
+
+use super::tree::{File, files, none, planted};
+
+/// Rooms that decide: `(event, now) -> what to do`. The model and the simulation run these very files.
+const PURE: [&str; 12] = [
+    "protocol/src/",
+    "client/src/race.rs",
+    "client/src/select.rs",
+    "client/src/pace.rs",
+    "client/src/latency.rs",
+    "client/src/budget.rs",
+    "client/src/rescue.rs",
+    "client/src/gate.rs",
+    "client/src/retry.rs",
+    "server/src/request/lane.rs",
+    "server/src/request/tie.rs",
+    "server/src/request/recent_ties.rs",
+];
+
+/// What a pure room does not name.
+const WORLD: [&str; 9] =
+    ["tokio", "quinn", "rustls", "Instant", "SystemTime", "clock::", "std::net", "std::fs", "std::thread::"];
+
+/// Names that stand behind one door, and the paths behind it.
+const DOORS: [(&str, &[&str]); 6] = [
+    ("bincode::", &["protocol/src/codec.rs"]),
+    ("openraft", &["server/src/raft/", "server/src/storage/"]),
+    ("raft_log", &["server/src/raft/", "server/src/storage/"]),
+    ("fjall::", &["server/src/raft/", "server/src/storage/"]),
+    ("prometheus_client", &["server/src/admin/"]),
+    ("axum", &["server/src/admin/"]),
+];
+
+fn complaints(file: &File) -> Vec<String> {
+    let pure = PURE.iter().any(|room| file.path.starts_with(room));
+    let mut found = Vec::new();
+    for (number, line) in file.shipped_lines() {
+        if pure {
+            for word in WORLD {
+                if line.contains(word) {
+                    found.push(format!("{}:{number}: a pure room names `{word}`", file.path));
+                }
+            }
+        }
+        for (word, doors) in DOORS {
+            if line.contains(word) && !doors.iter().any(|door| file.path.starts_with(door)) {
+                found.push(format!("{}:{number}: `{word}` is named only in {}", file.path, doors.join(", ")));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_room_knows_only_what_it_may() {
+    none(files(&[".rs"]).iter().flat_map(complaints).collect());
+}
+
+#[test]
+fn planted_offences_are_found() {
+    for (path, text, offences) in [
+        ("client/src/race.rs", "use tokio::sync::oneshot;", 1),
+        ("client/src/race.rs", "let now = std::time::Instant::now();", 1),
+        ("client/src/race.rs", "// unlike tokio", 0),
+        ("client/src/exchange.rs", "use tokio::sync::oneshot;", 0),
+        ("server/src/request/lane.rs", "let now = crate::clock::now();", 1),
+        ("client/src/exchange.rs", "bincode::serde::encode()", 1),
+        ("server/src/node.rs", "use openraft::Raft;", 1),
+        ("server/src/raft/group.rs", "use openraft::Raft;", 0),
+    ] {
+        assert_eq!(complaints(&planted(path, text)).len(), offences, "{path}: {text}");
+    }
+}
