@@ -80,7 +80,10 @@ fn worker(state: &CopyState<LoomU8>) -> (bool, Verdict) {
 
 #[test]
 fn copy_state_start_races_withdraw_and_cancel() {
-    loom::model(|| {
+    // Three threads: all interleavings with at most 3 preemptions; the pairs below are explored without a bound.
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(|| {
         let state = LoomArc::new(CopyState::<LoomU8>::default());
         let withdraw = loom::thread::spawn({
             let state = state.clone();
@@ -105,6 +108,25 @@ fn copy_state_start_races_withdraw_and_cancel() {
             other => panic!("{other:?}"),
         }
     });
+}
+
+#[test]
+fn copy_state_start_races_each_of_them_alone() {
+    for step in [Phase::withdraw, Phase::give_way] {
+        loom::model(move || {
+            let state = LoomArc::new(CopyState::<LoomU8>::default());
+            let other = loom::thread::spawn({
+                let state = state.clone();
+                move || state.step(step)
+            });
+            let (started, verdict) = worker(&state);
+            match other.join().unwrap() {
+                EndStep::Withdrawn(waited) => assert!(!started && waited == Waited::Queued),
+                EndStep::Asked => assert!(started && verdict != Verdict::Over),
+                EndStep::Nothing => assert!(started && verdict == Verdict::Answer),
+            }
+        });
+    }
 }
 
 #[test]
