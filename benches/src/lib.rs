@@ -7,8 +7,10 @@
 //! | [`load`] | when reads are due, sending them on time, joining what the nodes recorded |
 //! | [`ideal`] | the theoretical limits on a run's own trace (pure) |
 //! | [`report`] | table and JSON |
+//! | [`scenes`] | the scenes of the profile and how one is played |
 
 pub mod cluster;
 pub mod ideal;
 pub mod load;
 pub mod report;
+pub mod scenes;

@@ -3,5 +3,8 @@
 pub mod arrivals;
 pub mod cpu;
 pub mod join;
+pub mod nodes;
+pub mod preload;
+pub mod run;
 pub mod send_timer;
 pub mod workload;

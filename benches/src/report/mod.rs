@@ -4,5 +4,5 @@ mod format;
 mod row;
 mod table;
 
-pub use row::{Policy, Row, SceneName, to_json};
+pub use row::{Row, SceneName, to_json};
 pub use table::{conditions, sentence, table};

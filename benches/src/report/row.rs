@@ -1,10 +1,11 @@
 //! One row of a report: a scene played under a policy. The JSON keys are stable and documented in the README.
 
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
+use serde::{Serialize, Serializer};
+use tiedkv_client::ReadPolicy;
 
 /// What the servers are busy with while the reads are measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SceneName {
     /// Reads at .15 of the capacity, no jobs.
@@ -29,36 +30,14 @@ impl SceneName {
     }
 }
 
-/// How the client sends a read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Policy {
-    /// One copy, to the replica that looks best.
-    Untied,
-    /// Two tied copies.
-    Tied2,
-    /// Three tied copies.
-    Tied3,
-}
-
-impl Policy {
-    /// The name in JSON, table and URLs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Untied => "untied",
-            Self::Tied2 => "tied2",
-            Self::Tied3 => "tied3",
-        }
-    }
-}
-
 /// The figures of one scene under one policy.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// Which scene.
     pub scene: SceneName,
     /// Which policy.
-    pub policy: Policy,
+    #[serde(serialize_with = "by_name")]
+    pub policy: ReadPolicy,
     /// Reads counted (planned after the warm-up), errors included.
     pub reads: u64,
     /// Reads that ended without a good answer.
@@ -81,6 +60,11 @@ pub struct Row {
     pub cpu_us_per_read: f64,
 }
 
+impl SceneName {
+    /// All scenes.
+    pub const ALL: [SceneName; 4] = [Self::Idle, Self::Busy, Self::Hard, Self::Load70];
+}
+
 impl Row {
     /// Fills the percentiles from a histogram of microseconds.
     pub fn set_latencies(&mut self, latencies: &Histogram<u64>) {
@@ -91,7 +75,7 @@ impl Row {
     }
 
     /// A row without figures.
-    pub fn new(scene: SceneName, policy: Policy) -> Self {
+    pub fn new(scene: SceneName, policy: ReadPolicy) -> Self {
         Self {
             scene,
             policy,
@@ -120,6 +104,10 @@ impl Row {
     }
 }
 
+fn by_name<S: Serializer>(policy: &ReadPolicy, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(policy)
+}
+
 #[derive(Serialize)]
 struct Document<'a> {
     scenes: &'a [Row],
@@ -139,7 +127,7 @@ mod tests {
 
     #[test]
     fn json_has_exactly_the_documented_keys() {
-        let text = to_json(&[Row::new(SceneName::Idle, Policy::Tied2)]).unwrap();
+        let text = to_json(&[Row::new(SceneName::Idle, ReadPolicy::TIED2)]).unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let row = value["scenes"][0].as_object().unwrap();
         let mut keys: Vec<&str> = row.keys().map(String::as_str).collect();
@@ -166,8 +154,8 @@ mod tests {
 
     #[test]
     fn a_ratio_to_nothing_is_none() {
-        let mut row = Row::new(SceneName::Busy, Policy::Untied);
+        let mut row = Row::new(SceneName::Busy, ReadPolicy::UNTIED);
         row.p99_us = 10;
-        assert_eq!(row.ratios(&Row::new(SceneName::Idle, Policy::Untied)), [None; 4]);
+        assert_eq!(row.ratios(&Row::new(SceneName::Idle, ReadPolicy::UNTIED)), [None; 4]);
     }
 }

@@ -1,8 +1,9 @@
 //! The table of a run, its conditions, and one sentence that says what it shows.
 
 use super::format::{columns, millis};
-use super::row::{Policy, Row, SceneName};
+use super::row::{Row, SceneName};
 use std::fmt::Write;
+use tiedkv_client::ReadPolicy;
 
 /// Fewest reads for which a p99.9 is printed without a warning: ten lie above it.
 const READS_FOR_P999: u64 = 10_000;
@@ -18,7 +19,7 @@ pub fn table(rows: &[Row]) -> String {
         let mark = if row.reads < READS_FOR_P999 { "*" } else { "" };
         cells.push(vec![
             row.scene.name().to_owned(),
-            row.policy.name().to_owned(),
+            row.policy.to_string(),
             row.reads.to_string(),
             row.errors.to_string(),
             millis(row.p50_us),
@@ -36,7 +37,7 @@ pub fn table(rows: &[Row]) -> String {
     text.push_str("latencies in ms from the planned send time; ratios in the order p50 p90 p99 p99.9\n");
     for row in rows.iter().filter(|row| row.reads < READS_FOR_P999) {
         let above = row.reads as f64 / 1_000.0;
-        let (scene, policy) = (row.scene.name(), row.policy.name());
+        let (scene, policy) = (row.scene.name(), row.policy);
         let _ = writeln!(text, "* {scene} {policy}: p99.9 rests on {above:.0} of {} reads above it", row.reads);
     }
     text
@@ -63,22 +64,22 @@ pub fn sentence(rows: &[Row]) -> Option<String> {
     let idle = idle_untied(rows)?;
     let of = |policy| rows.iter().find(|row| row.scene == SceneName::Busy && row.policy == policy);
     let p99 = |row: &Row| row.ratios(idle)[2];
-    let tied = p99(of(Policy::Tied2)?)?;
+    let tied = p99(of(ReadPolicy::TIED2)?)?;
     let mut text = String::new();
-    if let Some(untied) = of(Policy::Untied).and_then(p99) {
+    if let Some(untied) = of(ReadPolicy::UNTIED).and_then(p99) {
         let _ = write!(text, "Busy servers multiply the p99 of an untied read by {untied:.2}; ");
     }
     let _ = write!(text, "two tied copies bring it to {tied:.2} x the idle untied one");
-    if let Some(three) = of(Policy::Tied3).and_then(p99) {
+    if let Some(three) = of(ReadPolicy::TIED3).and_then(p99) {
         let _ = write!(text, ", three to {three:.2} x");
     }
-    let wasted = of(Policy::Tied2).map_or(0.0, |row| row.wasted_work_pct);
+    let wasted = of(ReadPolicy::TIED2).map_or(0.0, |row| row.wasted_work_pct);
     let _ = write!(text, ", for {wasted:.3} % wasted work.");
     Some(text)
 }
 
 fn idle_untied(rows: &[Row]) -> Option<&Row> {
-    rows.iter().find(|row| row.scene == SceneName::Idle && row.policy == Policy::Untied)
+    rows.iter().find(|row| row.scene == SceneName::Idle && row.policy == ReadPolicy::UNTIED)
 }
 
 fn ratios(row: &Row, base: &Row) -> String {
@@ -90,7 +91,7 @@ fn ratios(row: &Row, base: &Row) -> String {
 mod tests {
     use super::*;
 
-    fn row(scene: SceneName, policy: Policy, p99_us: u64) -> Row {
+    fn row(scene: SceneName, policy: ReadPolicy, p99_us: u64) -> Row {
         let mut row = Row::new(scene, policy);
         row.reads = 20_000;
         (row.p50_us, row.p90_us, row.p99_us, row.p999_us) = (p99_us / 3, p99_us / 2, p99_us, p99_us * 2);
@@ -99,7 +100,8 @@ mod tests {
 
     #[test]
     fn the_table_shows_ratios_to_idle_untied() {
-        let rows = [row(SceneName::Idle, Policy::Untied, 10_000), row(SceneName::Busy, Policy::Untied, 25_000)];
+        let rows =
+            [row(SceneName::Idle, ReadPolicy::UNTIED, 10_000), row(SceneName::Busy, ReadPolicy::UNTIED, 25_000)];
         let text = table(&rows);
         assert!(text.contains("2.50 / 2.50 / 2.50 / 2.50"), "{text}");
         assert!(!text.contains('*'), "{text}");
@@ -107,16 +109,16 @@ mod tests {
 
     #[test]
     fn few_reads_are_marked() {
-        let mut few = row(SceneName::Idle, Policy::Untied, 10_000);
+        let mut few = row(SceneName::Idle, ReadPolicy::UNTIED, 10_000);
         few.reads = 2_000;
         assert!(table(&[few]).contains("p99.9 rests on 2 of 2000 reads"));
     }
 
     #[test]
     fn the_sentence_needs_both_ends() {
-        let idle = row(SceneName::Idle, Policy::Untied, 10_000);
+        let idle = row(SceneName::Idle, ReadPolicy::UNTIED, 10_000);
         assert_eq!(sentence(std::slice::from_ref(&idle)), None);
-        let text = sentence(&[idle, row(SceneName::Busy, Policy::Tied2, 10_400)]).unwrap();
+        let text = sentence(&[idle, row(SceneName::Busy, ReadPolicy::TIED2, 10_400)]).unwrap();
         assert!(text.contains("1.04 x"), "{text}");
     }
 }

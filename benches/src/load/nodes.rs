@@ -1,0 +1,151 @@
+//! What a run asks of every node over the mTLS port: disturb the device, record starts, tell counters.
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use serde_json::Value;
+use std::time::{Duration, Instant};
+use tiedkv_client::Client;
+use tiedkv_protocol::codec;
+use tiedkv_protocol::ids::NodeId;
+use tiedkv_protocol::request::{AdminOperation, Disturbance};
+use tiedkv_protocol::response::StartRecord;
+
+/// Longest wait for one answer.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Longest wait for copies in flight to end.
+const REST_DEADLINE: Duration = Duration::from_secs(5);
+/// How often the counters are read while waiting.
+const REST_POLL: Duration = Duration::from_millis(20);
+
+/// All members of a cluster, as a run talks to them.
+#[derive(Clone, Debug)]
+pub struct Nodes {
+    client: Client,
+    ids: Vec<NodeId>,
+}
+
+impl Nodes {
+    /// The members that the client knows now.
+    pub fn of(client: &Client) -> Self {
+        let ids = client.topology().members.iter().map(|member| member.node).collect();
+        Self { client: client.clone(), ids }
+    }
+
+    /// Their identities, sorted.
+    pub fn ids(&self) -> &[NodeId] {
+        &self.ids
+    }
+
+    /// Sets the disturbance of every node.
+    ///
+    /// # Errors
+    /// When a node refuses (its device is real) or does not answer.
+    pub async fn disturb(&self, disturbance: &Disturbance) -> Result<()> {
+        self.all(&AdminOperation::Disturb(disturbance.clone())).await.map(drop)
+    }
+
+    /// Starts recording on every node, from an empty ring; or stops it.
+    ///
+    /// # Errors
+    /// When a node does not answer.
+    pub async fn record_starts(&self, on: bool) -> Result<()> {
+        self.all(&AdminOperation::RecordStarts { on }).await.map(drop)
+    }
+
+    /// All start records of every node.
+    ///
+    /// # Errors
+    /// When a node does not answer, or answers something else.
+    pub async fn take_starts(&self) -> Result<Vec<(NodeId, Vec<StartRecord>)>> {
+        let mut all = Vec::new();
+        for node in &self.ids {
+            let mut records: Vec<StartRecord> = Vec::new();
+            loop {
+                let from = records.len() as u64;
+                let payload = self.ask(*node, &AdminOperation::TakeStarts { from }).await?;
+                let page: Vec<StartRecord> = codec::decode_large(&payload).context("start records")?;
+                if page.is_empty() {
+                    break;
+                }
+                records.extend(page);
+            }
+            all.push((*node, records));
+        }
+        Ok(all)
+    }
+
+    /// Cancels sent so far, over all nodes.
+    ///
+    /// # Errors
+    /// When a node does not answer, or its counters have no such field.
+    pub async fn cancels_sent(&self) -> Result<u64> {
+        Ok(self.sum("cancels_sent").await? + self.sum("cancels_sent_back").await?)
+    }
+
+    /// Waits until no copy is in flight on any node.
+    ///
+    /// # Errors
+    /// When copies are still in flight after five seconds.
+    pub async fn wait_at_rest(&self) -> Result<()> {
+        let end = Instant::now() + REST_DEADLINE;
+        loop {
+            let mut ended = self.sum("withdrawn").await?;
+            for name in ["answered_good", "answered_refused", "answered_expired", "answered_failed"] {
+                ended += self.sum(name).await?;
+            }
+            for name in ["cancelled", "early_dropped", "yielded"] {
+                ended += self.sum(name).await?;
+            }
+            let received = self.sum("received").await?;
+            if received == ended {
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                bail!("{} copies are still in flight 5 s after the last read", received.saturating_sub(ended));
+            }
+            tokio::time::sleep(REST_POLL).await;
+        }
+    }
+
+    /// One counter, over all nodes.
+    async fn sum(&self, name: &str) -> Result<u64> {
+        let mut sum = 0;
+        for payload in self.all(&AdminOperation::Counters).await? {
+            let counters: Value = serde_json::from_slice(&payload).context("counters")?;
+            sum += find(&counters, name).with_context(|| format!("a node counts no `{name}`"))?;
+        }
+        Ok(sum)
+    }
+
+    async fn all(&self, operation: &AdminOperation) -> Result<Vec<Bytes>> {
+        let mut answers = Vec::new();
+        for node in &self.ids {
+            answers.push(self.ask(*node, operation).await?);
+        }
+        Ok(answers)
+    }
+
+    async fn ask(&self, node: NodeId, operation: &AdminOperation) -> Result<Bytes> {
+        let answer = self.client.admin_within(node, operation.clone(), DEADLINE).await;
+        answer.with_context(|| format!("{node} was asked for {operation:?}"))
+    }
+}
+
+/// The first number of that name, at any depth.
+fn find(value: &Value, name: &str) -> Option<u64> {
+    let fields = value.as_object()?;
+    let own = fields.get(name).and_then(Value::as_u64);
+    own.or_else(|| fields.values().find_map(|field| find(field, name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_a_counter_at_any_depth() {
+        let counters = serde_json::json!({"node": 1, "path": {"cancels_sent": 7}});
+        assert_eq!(find(&counters, "cancels_sent"), Some(7));
+        assert_eq!(find(&counters, "received"), None);
+    }
+}

@@ -1,0 +1,194 @@
+//! The open loop: sends each read at its planned time, whatever became of the earlier ones, and counts from there.
+//!
+//! Latency runs from the planned send time to the moment the caller has the value. Reads planned in the warm-up
+//! are sent and not counted. The time a read waited in this process before its first copy was handed to the wire
+//! is kept apart (client wait).
+
+use super::arrivals::{Arrival, Arrivals};
+use super::join::Winners;
+use super::send_timer::SendTimer;
+use super::workload::Workload;
+use anyhow::{Context, Result, bail};
+use hdrhistogram::Histogram;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use std::time::{Duration, Instant};
+use tiedkv_client::{Level, Read, ReadOptions, ReadPolicy, View, clock};
+use tiedkv_protocol::ids::ReadId;
+use tokio::task::JoinSet;
+
+/// Most reads in flight; a system that is so far behind is not measured any more.
+const IN_FLIGHT_MAX: usize = 100_000;
+/// Longest latency that is told apart, microseconds.
+const LATENCY_MAX_US: u64 = 120_000_000;
+
+/// What to send.
+#[derive(Clone, Debug)]
+pub struct OpenLoop {
+    /// Seeds the planned times, views and keys; the same plan for every policy.
+    pub seed: u64,
+    /// Reads per second, on average.
+    pub rate_per_s: f64,
+    /// Sent first and not counted.
+    pub warm_up: Duration,
+    /// Counted time, after the warm-up.
+    pub measured: Duration,
+    /// How each read is sent.
+    pub policy: ReadPolicy,
+    /// How fresh.
+    pub level: Level,
+    /// Whole time of a read.
+    pub deadline: Duration,
+    /// Keys and their values.
+    pub workload: Workload,
+}
+
+/// What came of it. Times in microseconds.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Reads sent, warm-up included.
+    pub sent: u64,
+    /// Reads counted, errors included.
+    pub reads: u64,
+    /// Of these, reads without the right value.
+    pub errors: u64,
+    /// The first error, for people.
+    pub first_error: Option<String>,
+    /// From the planned send to the value; of good reads.
+    pub latency: Histogram<u64>,
+    /// From the planned send to the hand-over of the first copy.
+    pub client_wait: Histogram<u64>,
+    /// Of the winners, as their nodes say.
+    pub queue_wait: Histogram<u64>,
+    /// Of the winners, as their nodes say.
+    pub service_time: Histogram<u64>,
+    /// Tie delays in force.
+    pub tie_delay: Histogram<u64>,
+    /// Tie delays as they came out.
+    pub tie_delay_realised: Histogram<u64>,
+    /// Who answered each counted read.
+    pub winners: Winners,
+}
+
+/// One read, done.
+struct Done {
+    arrival: Arrival,
+    latency: Duration,
+    result: Result<Read, tiedkv_client::Error>,
+}
+
+/// Plays the plan over `views`; `progress` is told the time played so far, a few times a second.
+///
+/// # Errors
+/// When the plan cannot be kept: no timer, or too many reads in flight. Failed reads are counted, not returned.
+///
+/// # Cancel safety
+/// Safe: reads in flight are withdrawn.
+pub async fn play(views: &[View], plan: &OpenLoop, mut progress: impl FnMut(Duration)) -> Result<Outcome> {
+    if views.is_empty() {
+        bail!("an open loop needs at least one view");
+    }
+    let timer = SendTimer::new().context("timer")?;
+    let rng = StdRng::seed_from_u64(plan.seed);
+    let arrivals = Arrivals::new(rng, plan.rate_per_s, views.len(), plan.workload.count);
+    let end = plan.warm_up + plan.measured;
+    let mut outcome = Outcome::new()?;
+    let mut out: JoinSet<Done> = JoinSet::new();
+    // Both clocks are read together: the client's for planned moments, the system's for waiting.
+    let (start, start_moment) = (Instant::now(), clock::now());
+    let mut told = Duration::ZERO;
+    for arrival in arrivals.take_while(|arrival| arrival.at < end) {
+        timer.until(start + arrival.at).await.context("timer")?;
+        let options = ReadOptions {
+            policy: Some(plan.policy),
+            level: Some(plan.level),
+            deadline: Some(plan.deadline),
+            planned: Some(start_moment + arrival.at),
+            ..ReadOptions::default()
+        };
+        let (view, key) = (views[arrival.view].clone(), plan.workload.key(arrival.key));
+        outcome.sent += 1;
+        out.spawn(async move {
+            let result = view.get_with(key, options).await;
+            Done { arrival, latency: start.elapsed().saturating_sub(arrival.at), result }
+        });
+        while let Some(done) = out.try_join_next() {
+            outcome.add(done.context("a read was lost")?, plan);
+        }
+        if out.len() > IN_FLIGHT_MAX {
+            bail!("over {IN_FLIGHT_MAX} reads in flight: the cluster cannot carry {} reads/s", plan.rate_per_s);
+        }
+        if arrival.at - told > Duration::from_millis(200) {
+            told = arrival.at;
+            progress(told);
+        }
+    }
+    while let Some(done) = out.join_next().await {
+        outcome.add(done.context("a read was lost")?, plan);
+    }
+    progress(end);
+    Ok(outcome)
+}
+
+impl Outcome {
+    fn new() -> Result<Self> {
+        let histogram = || Histogram::new_with_bounds(1, LATENCY_MAX_US, 3);
+        Ok(Self {
+            sent: 0,
+            reads: 0,
+            errors: 0,
+            first_error: None,
+            latency: histogram()?,
+            client_wait: histogram()?,
+            queue_wait: histogram()?,
+            service_time: histogram()?,
+            tie_delay: histogram()?,
+            tie_delay_realised: histogram()?,
+            winners: Winners::new(),
+        })
+    }
+
+    fn add(&mut self, done: Done, plan: &OpenLoop) {
+        if done.arrival.at < plan.warm_up {
+            return;
+        }
+        self.reads += 1;
+        match done.result {
+            Ok(read) => self.add_read(read, done.arrival, done.latency, plan),
+            Err(error) => self.add_error(|| error.to_string()),
+        }
+    }
+
+    fn add_read(&mut self, read: Read, arrival: Arrival, latency: Duration, plan: &OpenLoop) {
+        let wanted = plan.workload.value(arrival.key);
+        if read.value.as_ref().is_none_or(|value| value.value != wanted) {
+            let (node, found) = (read.report.node, if read.value.is_some() { "another value" } else { "no value" });
+            self.add_error(|| format!("{node} answered {found} for key {}", arrival.key));
+            return;
+        }
+        let report = read.report;
+        record(&mut self.latency, latency);
+        record(&mut self.client_wait, report.client_wait);
+        record(&mut self.queue_wait, report.queue_wait);
+        record(&mut self.service_time, report.service_time);
+        if let Some(delay) = report.tie_delay {
+            record(&mut self.tie_delay, delay);
+        }
+        if let Some(delay) = report.tie_delay_realised {
+            record(&mut self.tie_delay_realised, delay);
+        }
+        let winner: (ReadId, _) = (report.read, report.node);
+        self.winners.insert(winner.0, winner.1);
+    }
+
+    fn add_error(&mut self, text: impl FnOnce() -> String) {
+        self.errors += 1;
+        if self.first_error.is_none() {
+            self.first_error = Some(text());
+        }
+    }
+}
+
+fn record(histogram: &mut Histogram<u64>, span: Duration) {
+    histogram.saturating_record(u64::try_from(span.as_micros()).unwrap_or(u64::MAX).max(1));
+}
