@@ -1,1 +1,64 @@
-fn main() {}
+//! The `tiedkv` command. Parses, picks the command, turns its end into an exit code; one file per command.
+
+mod args;
+mod bench_run;
+mod certs;
+mod connect;
+mod del;
+mod demo;
+mod environment;
+mod escape;
+mod get;
+mod health;
+mod outcome;
+mod output;
+mod put;
+mod signals;
+mod start;
+mod status;
+mod write;
+
+use args::{Bench, Cli, Command, Format};
+use clap::Parser;
+use outcome::{End, end_of, error_text};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // clap prints help and usage errors by itself: exit code 0 or 2.
+        Err(error) => error.exit(),
+    };
+    let format = cli.output;
+    match run(cli) {
+        Ok(end) => end.into(),
+        Err(error) => {
+            eprintln!("{}", error_text(&error, format));
+            end_of(&error).into()
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<End> {
+    let variables = || std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let more = match &cli.command {
+        Command::Start(_) => start::variables(),
+        _ => Vec::new(),
+    };
+    environment::check_names(variables(), &more).map_err(outcome::usage)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let output = cli.output;
+    match cli.command {
+        Command::Demo(args) => runtime.block_on(demo::run(args)),
+        Command::Start(args) => start::run(args),
+        Command::Certs(args) => certs::run(&args),
+        Command::Get(args) => runtime.block_on(get::run(&args, output.unwrap_or(Format::Raw))),
+        Command::Put(args) => runtime.block_on(put::run(&args, output.unwrap_or(Format::Table))),
+        Command::Del(args) => runtime.block_on(del::run(&args, output.unwrap_or(Format::Table))),
+        Command::Status(args) => runtime.block_on(status::run(&args, output.unwrap_or(Format::Table))),
+        Command::Health(args) => runtime.block_on(health::run(&args, output.unwrap_or(Format::Table))),
+        Command::Bench(Bench::Run(args)) => {
+            runtime.block_on(bench_run::run(&args, output.unwrap_or(Format::Table)))
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! Open-loop load: when reads are due, which keys they read, sending them on time, and what came of them.
 
 pub mod arrivals;
+pub mod closed;
 pub mod cpu;
 pub mod join;
 pub mod nodes;

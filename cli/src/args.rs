@@ -1,0 +1,261 @@
+//! What can be typed: commands, flags and their help. Parses, decides nothing.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  tiedkv demo                                   three servers, five scenes, one table
+  tiedkv demo --keep --scenes none              the quickest way to a cluster; prints its URL
+  tiedkv put --cluster \"$URL\" greeting hello    set a key
+  tiedkv get --cluster \"$URL\" greeting          its value, byte for byte
+  tiedkv status --cluster \"$URL\" -o json        what every node says about itself
+
+Exit codes: 0 ok, 1 not found, 2 usage, 3 unavailable, 4 deadline, 5 unknown outcome of a write.
+Environment: TIEDKV_CLUSTER (--cluster), TIEDKV_OUTPUT (-o), TIEDKV_TIED (on or off: off sends every read untied).";
+
+/// A replicated key-value store that keeps reads fast when its machines are busy.
+#[derive(Debug, Parser)]
+#[command(name = "tiedkv", version, after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct Cli {
+    /// How results and errors are written; the default depends on the command
+    #[arg(short = 'o', long = "output", global = true, value_enum, env = "TIEDKV_OUTPUT")]
+    pub output: Option<Format>,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How results and errors are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// One JSON document
+    Json,
+    /// For people
+    Table,
+    /// The value's bytes, nothing else
+    Raw,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start three servers on this machine and show what tied reads do while they are busy
+    Demo(Demo),
+    /// Run a node until SIGTERM or SIGINT
+    Start(Start),
+    /// Make the certificates of a cluster, or add to them
+    Certs(Certs),
+    /// Print the value of a key
+    Get(Get),
+    /// Set a key to the argument or to standard input
+    Put(Put),
+    /// Remove a key
+    Del(Del),
+    /// What every node says about itself
+    Status(Connect),
+    /// Whether every node answers
+    Health(Connect),
+    /// Measure a running cluster
+    #[command(subcommand)]
+    Bench(Bench),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tiedkv demo --json demo.json
+  tiedkv demo --scenes none --keep --device real")]
+pub struct Demo {
+    /// Also write the rows of the table to FILE
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// What reads wait for: a modelled device of 5 ms, or this machine (real needs --scenes none)
+    #[arg(long, value_enum, default_value_t = Device::Modelled)]
+    pub device: Device,
+    /// Which scenes to play
+    #[arg(long, value_enum, default_value_t = Scenes::All)]
+    pub scenes: Scenes,
+    /// Leave the cluster up afterwards, print its URL and stay until SIGINT or SIGTERM
+    #[arg(long)]
+    pub keep: bool,
+    /// Seconds of each scene, of which the first sixth is not counted
+    #[arg(long, value_name = "SECONDS", default_value_t = 12, value_parser = clap::value_parser!(u32).range(2..=600))]
+    pub seconds: u32,
+    /// Where the servers keep their data
+    #[arg(long, value_enum, default_value_t = Storage::Memory, hide = true)]
+    pub storage: Storage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// As fast as the store
+    Real,
+    /// Every read waits for a drawn service time
+    Modelled,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Scenes {
+    /// Idle untied, idle tied2, busy untied, busy tied2, busy tied3
+    All,
+    /// None
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Storage {
+    /// In memory, every node by itself
+    Memory,
+    /// On disk, replicated
+    Disk,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  tiedkv start --config node.toml")]
+pub struct Start {
+    /// Settings of the node
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Set one setting, over the file and the environment (may stand several times)
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+    /// Print every setting with its source and default, and stop
+    #[arg(long)]
+    pub print_config: bool,
+    /// Stop when standard input closes: a node that must not outlive its parent
+    #[arg(long)]
+    pub until_stdin_closes: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tiedkv certs --dir certs --nodes 1,2,3 --client app    a new cluster: ca.pem, node-1.pem, ..., client.pem
+  tiedkv certs --dir certs --add --nodes 4               a certificate for a fourth node")]
+pub struct Certs {
+    /// Where the files go
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Identities of the nodes
+    #[arg(long, value_name = "ID,...", value_delimiter = ',')]
+    pub nodes: Vec<u64>,
+    /// Name of the client; writes client.pem and client.key
+    #[arg(long, value_name = "NAME")]
+    pub client: Option<String>,
+    /// Add to the cluster whose authority lies in DIR
+    #[arg(long)]
+    pub add: bool,
+}
+
+/// Which cluster, and how.
+#[derive(Debug, Args)]
+pub struct Connect {
+    /// Connection string: tiedkv://HOST:PORT,.../?certs=DIR&read=session&deadline=500ms&policy=tied2
+    #[arg(long, value_name = "URL", env = "TIEDKV_CLUSTER")]
+    pub cluster: String,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tiedkv get --cluster \"$URL\" greeting > value.bin
+  tiedkv get --cluster \"$URL\" 'bytes\\x00in\\x20a key' -o json
+
+A key may hold escapes: \\\\ \\n \\r \\t \\xNN. JSON prints keys and values in the same form.")]
+pub struct Get {
+    #[command(flatten)]
+    pub connect: Connect,
+    /// The key
+    pub key: String,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tiedkv put --cluster \"$URL\" greeting hello
+  tiedkv put --cluster \"$URL\" photo < photo.jpg
+
+Key and value arguments may hold escapes: \\\\ \\n \\r \\t \\xNN. Standard input is taken byte for byte.")]
+pub struct Put {
+    #[command(flatten)]
+    pub connect: Connect,
+    /// The key
+    pub key: String,
+    /// The value; without it, standard input is the value
+    pub value: Option<String>,
+    /// Names this intent, so that sending it again applies it once: CLIENT.SEQUENCE.FLOOR (hex, decimal, decimal)
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Del {
+    #[command(flatten)]
+    pub connect: Connect,
+    /// The key
+    pub key: String,
+    /// As for put
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Closed loop of gets or puts
+    Run(BenchRun),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  tiedkv bench run --cluster \"$URL\" --op get --concurrency 64 --duration 10s --json run.json
+
+Reads are untied and stale unless the URL says otherwise.")]
+pub struct BenchRun {
+    #[command(flatten)]
+    pub connect: Connect,
+    /// What each caller does
+    #[arg(long, value_enum, default_value_t = Operation::Get)]
+    pub op: Operation,
+    /// Callers, each with one call out at a time
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub concurrency: u32,
+    /// How long
+    #[arg(long, value_name = "SPAN", default_value = "10s")]
+    pub duration: String,
+    /// Keys used; gets write them first
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub keys: u64,
+    /// Bytes of each value
+    #[arg(long, value_name = "BYTES", default_value_t = 100)]
+    pub value_bytes: usize,
+    /// Also write the figures to FILE
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Operation {
+    /// Reads
+    Get,
+    /// Writes
+    Put,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_wrong_flag_names_the_nearest() {
+        let error = Cli::try_parse_from(["tiedkv", "demo", "--scene", "none"]).unwrap_err().to_string();
+        assert!(error.contains("--scenes"), "{error}");
+    }
+}

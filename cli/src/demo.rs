@@ -1,0 +1,147 @@
+//! `tiedkv demo`: three server processes on this machine, 20,000 keys, five scenes, one table.
+//!
+//! Whatever ends it (done, an error, a signal), the servers are stopped and their folder is removed.
+
+use crate::args::{Demo, Device, Scenes, Storage};
+use crate::outcome::{End, usage};
+use crate::output;
+use crate::signals::Signals;
+use anyhow::{Context, Result, anyhow};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::time::Duration;
+use tiedkv_benches::cluster::local::{ClusterSpec, LocalCluster};
+use tiedkv_benches::cluster::{self};
+use tiedkv_benches::load::preload::{Writes, preload};
+use tiedkv_benches::load::workload::Workload;
+use tiedkv_benches::report::{Row, conditions, sentence, table, to_json};
+use tiedkv_benches::scenes::{DEMO, Profile, Stage};
+use tiedkv_client::{Client, Level};
+
+/// Longest wait for the client to reach all three nodes.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+/// Longest wait for the servers to stop in order; then they are killed.
+const STOP_DEADLINE: Duration = Duration::from_secs(3);
+
+/// Runs the command.
+///
+/// # Errors
+/// When the cluster does not start or cannot be measured.
+pub async fn run(args: Demo) -> Result<End> {
+    if args.device == Device::Real && args.scenes != Scenes::None {
+        return Err(usage(anyhow!(
+            "--device real needs --scenes none: the scenes are a profile of the modelled device"
+        )));
+    }
+    let mut signals = Signals::listen()?;
+    let spec = spec(&args)?;
+    let mut cluster = tokio::select! {
+        cluster = LocalCluster::start(spec) => cluster?,
+        () = signals.next() => return Ok(End::Interrupted),
+    };
+    let end = tokio::select! {
+        played = play(&args, &mut cluster) => played.map(|()| End::Ok),
+        () = signals.next() => Ok(End::Interrupted),
+    };
+    let end = match end {
+        Ok(End::Ok) if args.keep => keep(&cluster, &mut signals).await,
+        end => end,
+    };
+    cluster.stop_all(STOP_DEADLINE).await;
+    end
+}
+
+async fn keep(cluster: &LocalCluster, signals: &mut Signals) -> Result<End> {
+    eprintln!("the cluster stays up until Ctrl-C; its URL works in every command (--cluster):");
+    output::bytes(format!("{}\n", cluster.url()).as_bytes())?;
+    signals.next().await;
+    Ok(End::Ok)
+}
+
+fn spec(args: &Demo) -> Result<ClusterSpec> {
+    let mut spec = ClusterSpec::of_this_program().context("the path of this program")?;
+    spec.settings.device = match args.device {
+        Device::Real => cluster::Device::Real,
+        Device::Modelled => cluster::Device::Modelled,
+    };
+    spec.settings.storage = match args.storage {
+        Storage::Memory => cluster::Storage::Memory,
+        Storage::Disk => cluster::Storage::Disk,
+    };
+    Ok(spec)
+}
+
+async fn play(args: &Demo, cluster: &mut LocalCluster) -> Result<()> {
+    if args.scenes == Scenes::None {
+        return Ok(());
+    }
+    let client = Client::connect_url(&cluster.url()).await?;
+    client.all_connected(CONNECT_DEADLINE).await?;
+    let replicated = args.storage == Storage::Disk;
+    let profile = Profile {
+        warm_up: Duration::from_secs(args.seconds.into()) / 6,
+        measured: Duration::from_secs(args.seconds.into()) * 5 / 6,
+        level: if replicated { Level::Session } else { Level::Stale { bound: None } },
+        ..Profile::default()
+    };
+    load(&client, cluster, profile.workload, replicated).await?;
+    let rows = measure(&client, cluster, profile).await?;
+    client.close();
+    output::bytes(text(&rows, replicated).as_bytes())?;
+    if let Some(path) = &args.json {
+        std::fs::write(path, to_json(&rows)? + "\n").with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+async fn load(client: &Client, cluster: &LocalCluster, workload: Workload, replicated: bool) -> Result<()> {
+    let nodes = cluster.nodes().iter().map(|node| node.id()).collect();
+    let writes = if replicated { Writes::Replicated } else { Writes::ToEveryNode(nodes) };
+    let bar = bar(workload.count, "loading keys");
+    preload(client, workload, &writes, |done| bar.set_position(done)).await?;
+    bar.finish_and_clear();
+    Ok(())
+}
+
+async fn measure(client: &Client, cluster: &mut LocalCluster, profile: Profile) -> Result<Vec<Row>> {
+    let pids = cluster.nodes().iter().filter_map(|node| node.pid()).collect();
+    let stage = Stage::new(client, pids, profile);
+    let scene_ms = (profile.warm_up + profile.measured).as_millis() as u64;
+    let bar = bar(scene_ms * DEMO.len() as u64, "");
+    let mut rows = Vec::new();
+    for (index, scene) in DEMO.into_iter().enumerate() {
+        bar.set_message(format!("{} {}", scene.name.name(), scene.policy));
+        let before = scene_ms * index as u64;
+        let played = stage.play(scene, |at| bar.set_position(before + at.as_millis() as u64)).await;
+        cluster.check_all_run()?;
+        let played = played.with_context(|| format!("scene {} {}", scene.name.name(), scene.policy))?;
+        if let Some(error) = &played.outcome.first_error {
+            bar.suspend(|| eprintln!("{} {}: first error: {error}", scene.name.name(), scene.policy));
+        }
+        rows.push(played.row);
+    }
+    bar.finish_and_clear();
+    Ok(rows)
+}
+
+fn text(rows: &[Row], replicated: bool) -> String {
+    let mut text = table(rows);
+    text.push_str(&conditions(replicated, true));
+    text.push('\n');
+    if let Some(sentence) = sentence(rows) {
+        text.push_str(&sentence);
+        text.push('\n');
+    }
+    text
+}
+
+/// A progress bar on standard error; silent when that is no terminal.
+fn bar(length: u64, message: &'static str) -> ProgressBar {
+    let target =
+        if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(Some(length), target).with_message(message);
+    match ProgressStyle::with_template("{bar:40} {percent:>3} % {msg}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

@@ -1,0 +1,84 @@
+//! Keys and values as text that can be pasted back: printable UTF-8 stays, everything else is an escape.
+
+use bytes::Bytes;
+
+/// A text whose escapes are wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`\\{0}` is no escape: \\\\ \\n \\r \\t and \\xNN (two hex digits) are; a backslash itself is \\\\")]
+pub struct BadEscape(String);
+
+/// The bytes that a text stands for.
+///
+/// # Errors
+/// Names the first wrong escape.
+pub fn unescape(text: &str) -> Result<Bytes, BadEscape> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('\\') {
+        bytes.extend_from_slice(&rest.as_bytes()[..at]);
+        let escape = &rest[at + 1..];
+        let (byte, length) = match escape.as_bytes().first() {
+            Some(b'\\') => (b'\\', 1),
+            Some(b'n') => (b'\n', 1),
+            Some(b'r') => (b'\r', 1),
+            Some(b't') => (b'\t', 1),
+            Some(b'x') => match escape.get(1..3).map(|digits| u8::from_str_radix(digits, 16)) {
+                Some(Ok(byte)) => (byte, 3),
+                _ => return Err(BadEscape(escape.chars().take(3).collect())),
+            },
+            _ => return Err(BadEscape(escape.chars().take(1).collect())),
+        };
+        bytes.push(byte);
+        rest = &escape[length..];
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    Ok(Bytes::from(bytes))
+}
+
+/// The text that stands for some bytes; [`unescape`] gives them back.
+pub fn escape(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' => text.push_str("\\\\"),
+                '\n' => text.push_str("\\n"),
+                '\r' => text.push_str("\\r"),
+                '\t' => text.push_str("\\t"),
+                c if c.is_control() => {
+                    c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+                }
+                c => text.push(c),
+            }
+        }
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_comes_back() {
+        let all: Vec<u8> = (0..=255).chain("äß\u{85}\\x41".bytes()).collect();
+        let text = escape(&all);
+        assert!(text.chars().all(|c| !c.is_control()), "{text:?}");
+        assert_eq!(unescape(&text).unwrap(), all);
+    }
+
+    #[test]
+    fn plain_text_stays_as_it_is() {
+        assert_eq!(escape("user/1: ä".as_bytes()), "user/1: ä");
+        assert_eq!(unescape("a\\x41\\\\").unwrap(), "aA\\");
+    }
+
+    #[test]
+    fn wrong_escapes_are_named() {
+        for text in ["\\", "\\q", "\\x1", "\\xzz", "\\x\u{e9}1"] {
+            assert!(unescape(text).is_err(), "{text}");
+        }
+        assert!(unescape("\\q").unwrap_err().to_string().contains("`\\q`"));
+    }
+}
