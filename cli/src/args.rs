@@ -1,5 +1,6 @@
 //! What can be typed: commands, flags and their help. Parses, decides nothing.
 
+use crate::start::NodeFlags;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -111,21 +112,24 @@ pub enum Storage {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example:
-  tiedkv start --config node.toml")]
+Examples:
+  tiedkv start --config node.toml
+  tiedkv start --config node.toml --lanes 4 --print-config
+
+A setting comes from its flag, else from the environment (TIEDKV_LANES), else from the file (lanes = 4), else it has
+its default.")]
 pub struct Start {
-    /// Settings of the node
+    /// Settings of the node (TOML)
     #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
-    /// Set one setting, over the file and the environment (may stand several times)
-    #[arg(long, value_name = "NAME=VALUE")]
-    pub set: Vec<String>,
+    pub config: Option<PathBuf>,
     /// Print every setting with its source and default, and stop
     #[arg(long)]
     pub print_config: bool,
     /// Stop when standard input closes: a node that must not outlive its parent
     #[arg(long)]
     pub until_stdin_closes: bool,
+    #[command(flatten)]
+    pub settings: NodeFlags,
 }
 
 #[derive(Debug, Args)]

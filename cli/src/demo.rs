@@ -27,20 +27,20 @@ const STOP_DEADLINE: Duration = Duration::from_secs(3);
 ///
 /// # Errors
 /// When the cluster does not start or cannot be measured.
-pub async fn run(args: Demo) -> Result<End> {
+pub async fn run(args: &Demo) -> Result<End> {
     if args.device == Device::Real && args.scenes != Scenes::None {
         return Err(usage(anyhow!(
             "--device real needs --scenes none: the scenes are a profile of the modelled device"
         )));
     }
     let mut signals = Signals::listen()?;
-    let spec = spec(&args)?;
+    let spec = spec(args)?;
     let mut cluster = tokio::select! {
         cluster = LocalCluster::start(spec) => cluster?,
         () = signals.next() => return Ok(End::Interrupted),
     };
     let end = tokio::select! {
-        played = play(&args, &mut cluster) => played.map(|()| End::Ok),
+        played = play(args, &mut cluster) => played.map(|()| End::Ok),
         () = signals.next() => Ok(End::Interrupted),
     };
     let end = match end {

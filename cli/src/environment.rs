@@ -2,8 +2,8 @@
 
 use tiedkv_client::ReadPolicy;
 
-/// Read by clap.
-const OF_FLAGS: [&str; 2] = ["TIEDKV_CLUSTER", "TIEDKV_OUTPUT"];
+/// Every variable of the tool itself; `start` also knows one per setting of a node.
+pub const NAMES: [&str; 3] = ["TIEDKV_CLUSTER", "TIEDKV_OUTPUT", TIED];
 /// Switches tied reads off for a whole process.
 const TIED: &str = "TIEDKV_TIED";
 
@@ -23,16 +23,15 @@ pub enum BadVariable {
     Tied(String),
 }
 
-/// Checks that every `TIEDKV_*` name is known; `more` are the names that the command itself knows.
+/// Checks that every `TIEDKV_*` name is known.
 ///
 /// # Errors
 /// Names the first unknown one and the nearest right one.
-pub fn check_names(names: impl Iterator<Item = String>, more: &[String]) -> Result<(), BadVariable> {
-    let known = || OF_FLAGS.iter().copied().chain([TIED]).chain(more.iter().map(String::as_str));
+pub fn check_names(names: impl Iterator<Item = String>) -> Result<(), BadVariable> {
     for name in names.filter(|name| name.starts_with("TIEDKV_")) {
-        if !known().any(|right| right == name) {
+        if !NAMES.contains(&name.as_str()) {
             let by_distance = |right: &&str| strsim::osa_distance(right, &name);
-            let nearest = known().min_by_key(by_distance).unwrap_or(TIED).to_owned();
+            let nearest = NAMES.into_iter().min_by_key(by_distance).unwrap_or(TIED).to_owned();
             return Err(BadVariable::Unknown { name, nearest });
         }
     }
@@ -65,14 +64,13 @@ mod tests {
     use super::*;
 
     fn check(name: &str) -> Result<(), BadVariable> {
-        check_names([name.to_owned()].into_iter(), &["TIEDKV_LISTEN_PORT".to_owned()])
+        check_names([name.to_owned()].into_iter())
     }
 
     #[test]
     fn unknown_names_are_refused_with_the_nearest() {
         assert_eq!(check("PATH"), Ok(()));
         assert_eq!(check("TIEDKV_TIED"), Ok(()));
-        assert_eq!(check("TIEDKV_LISTEN_PORT"), Ok(()));
         let text = check("TIEDKV_CLUSTRE").unwrap_err().to_string();
         assert!(text.contains("`TIEDKV_CLUSTER`"), "{text}");
     }
