@@ -1,1 +1,177 @@
-//! Tests of the engine.
+//! Tests of the engine: what a view decides, and that it learns.
+
+use super::*;
+use crate::copies::{Actions, Answer, CopyIndex, Event};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tiedkv_protocol::hello::Ceiling;
+use tiedkv_protocol::response::flags;
+
+const MS: Duration = Duration::from_millis(1);
+
+struct Same(Duration);
+
+impl Ways for Same {
+    fn tie_delay(&self, _: NodeId) -> Duration {
+        self.0
+    }
+    fn one_way(&self, _: NodeId) -> Option<Duration> {
+        Some(self.0 / 2)
+    }
+}
+
+const WAYS: Same = Same(Duration::from_micros(200));
+
+fn replicas(down: &[u64]) -> Vec<Replica<'static>> {
+    (1..=3).map(|n| Replica { node: NodeId(n), zone: "", down: down.contains(&n) }).collect()
+}
+
+fn service(node: u64, node_flags: u8) -> Service {
+    Service {
+        node: NodeId(node),
+        started: true,
+        queue_wait_us: 4_000,
+        service_time_us: 5_000,
+        queue_depth: 1,
+        flags: node_flags,
+        unhealthy_pairs: 0,
+    }
+}
+
+struct View {
+    engine: Engine,
+    rng: StdRng,
+    now: Moment,
+}
+
+impl View {
+    fn new(settings: EngineSettings) -> Self {
+        let mut engine = Engine::new(settings, Moment::ZERO);
+        engine.members(&[NodeId(1), NodeId(2), NodeId(3)]);
+        Self { engine, rng: StdRng::seed_from_u64(11), now: Moment::ZERO }
+    }
+
+    fn decide(&mut self, policy: ReadPolicy, down: &[u64]) -> Decision {
+        let deadline = self.now + MS * 1_000;
+        self.engine.decide(policy, deadline, &replicas(down), &WAYS, self.now, &mut self.rng)
+    }
+
+    /// One read that the first copy answers well after `latency`.
+    fn read(&mut self, policy: ReadPolicy, latency: Duration) -> Decision {
+        let decision = self.decide(policy, &[]);
+        let first = decision.plan.order[0];
+        let mut race = Race::new(decision.plan.clone());
+        let mut actions = Actions::new();
+        let mut tie_id = || TieId(7);
+        let mut host = self.engine.host(policy, &WAYS, &mut tie_id, &mut self.rng);
+        race.on_event(Event::Begin, self.now, &mut host, &mut actions);
+        self.now = self.now + latency;
+        let good = Event::Answer { copy: CopyIndex(0), answer: Answer::Good };
+        race.on_event(good, self.now, &mut host, &mut actions);
+        self.engine.copy_sent(first, CopyKind::First);
+        let service = service(first.0, 0);
+        self.engine.answered(latency, &service, None, self.now);
+        self.engine.copy_gone(first, CopyKind::First);
+        self.engine.read_ended(policy, decision.hold_out, &race, latency, Some(&service), self.now);
+        decision
+    }
+}
+
+#[test]
+fn by_default_a_read_is_tied_and_a_share_is_held_out() {
+    let mut view = View::new(EngineSettings::default());
+    let decisions: Vec<Decision> = (0..4_000).map(|_| view.read(ReadPolicy::default(), MS * 9)).collect();
+    let held = decisions.iter().filter(|decision| decision.hold_out).count();
+    assert!((20..70).contains(&held), "{held} of 4000 are held out");
+    assert!(decisions.iter().all(|decision| decision.hold_out || decision.plan.width == 2));
+    assert_eq!(view.engine.not_tied(NotTied::HoldOut), held as u64);
+    assert_eq!(view.engine.load(NodeId(1)).outstanding, 0);
+}
+
+#[test]
+fn delays_are_learned_from_reads() {
+    let mut view = View::new(EngineSettings::default());
+    let policy = ReadPolicy::HEDGED;
+    assert!(view.engine.latency(policy.shape).is_none());
+    (0..400_u32).for_each(|i| drop(view.read(policy, if i % 10 == 0 { MS * 40 } else { MS * 5 })));
+    let learned = view.engine.latency(policy.shape).unwrap();
+    assert!(learned.hedge_delay() > MS * 37 && learned.hedge_delay() < MS * 43);
+}
+
+#[test]
+fn the_switch_the_ceiling_and_the_nodes_are_obeyed() {
+    let mut view = View::new(EngineSettings { hold_out: 0.0, ..EngineSettings::default() });
+    let policy = ReadPolicy { rescue: true, ..ReadPolicy::TIED3 };
+    assert_eq!(view.decide(policy, &[]).plan.width, 3);
+    view.engine.control.learn(Ceiling { version: 1, copies_max: 2, ..Ceiling::default() });
+    let cut = view.decide(policy, &[]);
+    assert_eq!((cut.plan.width, cut.not_tied), (2, Some(NotTied::Ceiling)));
+    view.engine.answered(MS, &service(2, flags::TIES_OFF | flags::NO_EXTRA_COPIES), None, view.now);
+    let off = view.decide(policy, &[]);
+    assert_eq!((off.plan.width, off.plan.rescue, off.not_tied), (1, false, Some(NotTied::TiesOff)));
+    view.engine.control.switch(Mode::Observe, 1.0);
+    let observed = view.decide(policy, &[]);
+    assert_eq!((observed.plan.width, observed.plan.rescue), (1, false));
+    assert_eq!(observed.not_tied, Some(NotTied::Observing));
+}
+
+#[test]
+fn replicas_to_avoid_are_asked_last() {
+    let mut view = View::new(EngineSettings::default());
+    let code = Some(ErrorCode::Storage);
+    view.engine.answered(MS, &service(3, 0), code, view.now);
+    for _ in 0..50 {
+        assert_eq!(view.decide(ReadPolicy::TIED2, &[]).plan.order[2], NodeId(3), "a storage error");
+        assert_ne!(view.decide(ReadPolicy::TIED2, &[1]).plan.order[0], NodeId(1), "a link that is down");
+    }
+}
+
+#[test]
+fn a_pair_without_cancels_is_not_tied() {
+    let mut view = View::new(EngineSettings { hold_out: 0.0, ..EngineSettings::default() });
+    // Node 1 says that its cancels reach neither 2 nor 3; 2 and 3 are fine with each other.
+    let lonely = Service { unhealthy_pairs: 0b110, ..service(1, 0) };
+    view.engine.answered(MS, &lonely, None, view.now);
+    let mut seen = [0_u32; 2];
+    for _ in 0..200 {
+        let decision = view.decide(ReadPolicy::TIED2, &[]);
+        if decision.plan.order[0] == NodeId(1) {
+            assert_eq!((decision.plan.width, decision.not_tied), (1, Some(NotTied::UnhealthyPair)));
+            seen[0] += 1;
+        } else {
+            assert_eq!((decision.plan.width, decision.plan.order[2]), (2, NodeId(1)));
+            seen[1] += 1;
+        }
+    }
+    assert!(seen[0] > 30 && seen[1] > 80, "{seen:?}");
+}
+
+#[test]
+fn without_the_gate_nothing_narrows_a_policy() {
+    let mut view = View::new(EngineSettings { gate: None, ..EngineSettings::default() });
+    for _ in 0..500 {
+        let decision = view.read(ReadPolicy::TIED2, MS);
+        assert_eq!((decision.plan.width, decision.not_tied, decision.hold_out), (2, None, false));
+    }
+}
+
+#[test]
+fn sixty_four_views_do_not_herd_onto_the_next_replica() {
+    // Replica 1 is slow and deep; every view has learned it. The others must share what it loses.
+    for choice in [Choice::Random, Choice::PowerOfTwo, Choice::C3] {
+        let mut first = [0_u32; 4];
+        for seed in 0..64 {
+            let settings = EngineSettings { choice, clients: 64.0, ..EngineSettings::default() };
+            let mut view = View::new(settings);
+            view.rng = StdRng::seed_from_u64(seed);
+            for node in 1..=3 {
+                let slow = Service { queue_depth: if node == 1 { 20 } else { 1 }, ..service(node, 0) };
+                view.engine.answered(if node == 1 { MS * 90 } else { MS * 9 }, &slow, None, view.now);
+            }
+            (0..30).for_each(|_| first[view.decide(ReadPolicy::UNTIED, &[]).plan.order[0].0 as usize] += 1);
+        }
+        let others = first[2].max(first[3]) as f64 / first[2].min(first[3]) as f64;
+        assert!(others < 1.25, "{choice:?}: {first:?}");
+        assert!(choice == Choice::Random || first[1] < first[2], "{choice:?}: {first:?}");
+    }
+}
