@@ -113,9 +113,9 @@ impl KindCounter {
         self.0[kind as usize].fetch_add(1, Relaxed);
     }
 
-    /// Takes one back; stays at 0.
-    pub(crate) fn take_back(&self, kind: CopyKind) {
-        let _ = self.0[kind as usize].fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
+    /// Takes one back; false, and stays at 0, if there is none.
+    pub(crate) fn take_back(&self, kind: CopyKind) -> bool {
+        self.0[kind as usize].fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1)).is_ok()
     }
 
     fn read(&self) -> ByKind {
@@ -161,6 +161,12 @@ pub(crate) struct Counters {
 impl Counters {
     /// A snapshot. Counters are read one after another: exact at rest, near under load.
     pub(crate) fn snapshot(&self) -> Stats {
+        // Read in the order opposite to that of counting: what is out may show twice for a moment, never not at all.
+        let outstanding = self.outstanding.read();
+        let mut unanswered = self.unanswered.read();
+        for (count, out) in unanswered.0.iter_mut().zip(outstanding.0) {
+            *count += out;
+        }
         Stats {
             reads: self.reads.load(Relaxed),
             reads_answered: self.reads_answered.load(Relaxed),
@@ -174,8 +180,8 @@ impl Counters {
             refused: self.refused.read(),
             expired: self.expired.read(),
             failed: self.failed.read(),
-            unanswered: self.unanswered.read(),
-            outstanding: self.outstanding.read(),
+            unanswered,
+            outstanding,
             lost_links: self.lost_links.read(),
             withdrawn: self.withdrawn.read(),
             withdraw_frames: self.withdraw_frames.load(Relaxed),
@@ -276,9 +282,9 @@ mod tests {
     #[test]
     fn taking_back_stops_at_zero() {
         let counter = KindCounter::default();
-        counter.take_back(CopyKind::First);
+        assert!(!counter.take_back(CopyKind::First));
         counter.add(CopyKind::First);
-        counter.take_back(CopyKind::First);
+        assert!(counter.take_back(CopyKind::First));
         assert_eq!(counter.read().total(), 0);
     }
 }

@@ -1,0 +1,173 @@
+//! What all views know together of one node: its links, the pace of the way to it, what its answers said last.
+
+use crate::exchange::Link;
+use crate::pace::Pace;
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use tiedkv_protocol::hello::Member;
+use tiedkv_protocol::ids::NodeId;
+use tiedkv_protocol::moment::Moment;
+use tiedkv_protocol::response::Service;
+use tokio::sync::Notify;
+
+/// One node as this client knows it.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// Who; fixed for life.
+    pub(crate) node: NodeId,
+    member: Mutex<Member>,
+    links: ArcSwap<Vec<Arc<Link>>>,
+    next_link: AtomicUsize,
+    pace: Mutex<Pace>,
+    flags: AtomicU8,
+    unhealthy_pairs: AtomicU64,
+    modelled: AtomicBool,
+    dial_error: Mutex<Option<String>>,
+    removed: AtomicBool,
+    /// Wakes the tasks that dial this node out of their backoff.
+    pub(crate) redial: Notify,
+}
+
+impl Peer {
+    pub(crate) fn new(member: Member, pace: Pace) -> Self {
+        Self {
+            node: member.node,
+            member: Mutex::new(member),
+            links: ArcSwap::default(),
+            next_link: AtomicUsize::new(0),
+            pace: Mutex::new(pace),
+            flags: AtomicU8::new(0),
+            unhealthy_pairs: AtomicU64::new(0),
+            modelled: AtomicBool::new(false),
+            dial_error: Mutex::new(None),
+            removed: AtomicBool::new(false),
+            redial: Notify::new(),
+        }
+    }
+
+    /// Its entry in the topology as last heard.
+    pub(crate) fn member(&self) -> Member {
+        self.member.lock().clone()
+    }
+
+    /// Takes over a newer entry of the topology.
+    pub(crate) fn update(&self, member: Member) {
+        *self.member.lock() = member;
+    }
+
+    /// A link that is up; they take turns.
+    pub(crate) fn link(&self) -> Option<Arc<Link>> {
+        let links = self.links.load();
+        match links.len() {
+            0 => None,
+            1 => links.first().cloned(),
+            count => links.get(self.next_link.fetch_add(1, Relaxed) % count).cloned(),
+        }
+    }
+
+    /// How many links are up.
+    pub(crate) fn links(&self) -> usize {
+        self.links.load().len()
+    }
+
+    pub(crate) fn link_up(&self, link: &Arc<Link>) {
+        *self.dial_error.lock() = None;
+        self.links.rcu(|links| {
+            let mut links = Vec::clone(links);
+            links.push(link.clone());
+            links
+        });
+    }
+
+    pub(crate) fn link_down(&self, link: &Arc<Link>, reason: &str) {
+        *self.dial_error.lock() = Some(reason.to_owned());
+        self.links.rcu(|links| links.iter().filter(|other| !Arc::ptr_eq(other, link)).cloned().collect::<Vec<_>>());
+    }
+
+    /// Closes every link with a reason.
+    pub(crate) fn close_links(&self, reason: &str) {
+        for link in self.links.load().iter() {
+            link.close(reason);
+        }
+    }
+
+    /// Why it was not reached last, or why its last link went down.
+    pub(crate) fn dial_error(&self) -> Option<String> {
+        self.dial_error.lock().clone()
+    }
+
+    pub(crate) fn dial_failed(&self, reason: String) {
+        *self.dial_error.lock() = Some(reason);
+    }
+
+    /// It left the cluster: its tasks end.
+    pub(crate) fn remove(&self) {
+        self.removed.store(true, Relaxed);
+        self.redial.notify_waiters();
+        self.close_links("the node left the cluster");
+    }
+
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Relaxed)
+    }
+
+    /// An answer to a copy came, `latency` after it was handed over.
+    pub(crate) fn heard_answer(&self, latency: Duration, service: &Service, now: Moment) {
+        self.heard_flags(service.flags, service.unhealthy_pairs);
+        let wait = Duration::from_micros(u64::from(service.queue_wait_us));
+        let time = Duration::from_micros(u64::from(service.service_time_us));
+        self.pace.lock().record(latency, wait, time, now);
+    }
+
+    /// An echo came; `clean` is the round trip without what the node held it.
+    pub(crate) fn heard_echo(&self, clean: Duration, now: Moment) {
+        self.pace.lock().record_round_trip(clean, now);
+    }
+
+    pub(crate) fn heard_flags(&self, flags: u8, unhealthy_pairs: u64) {
+        self.flags.store(flags, Relaxed);
+        self.unhealthy_pairs.store(unhealthy_pairs, Relaxed);
+    }
+
+    pub(crate) fn heard_modelled(&self, modelled: bool) {
+        self.modelled.store(modelled, Relaxed);
+    }
+
+    /// A new link: what was measured on the old one is learned anew.
+    pub(crate) fn relearn(&self) {
+        self.pace.lock().relearn();
+    }
+
+    /// [`tiedkv_protocol::response::flags`] of its last answer.
+    pub(crate) fn flags(&self) -> u8 {
+        self.flags.load(Relaxed)
+    }
+
+    /// Members to which its cancel channel is down or slow, one bit per index in the topology.
+    pub(crate) fn unhealthy_pairs(&self) -> u64 {
+        self.unhealthy_pairs.load(Relaxed)
+    }
+
+    pub(crate) fn modelled(&self) -> bool {
+        self.modelled.load(Relaxed)
+    }
+
+    pub(crate) fn tie_delay(&self) -> Duration {
+        self.pace.lock().tie_delay()
+    }
+
+    pub(crate) fn one_way(&self) -> Option<Duration> {
+        self.pace.lock().one_way()
+    }
+
+    pub(crate) fn silence_limit(&self) -> Duration {
+        self.pace.lock().silence_limit()
+    }
+
+    pub(crate) fn ping_every(&self) -> Duration {
+        self.pace.lock().ping_every()
+    }
+}
