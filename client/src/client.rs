@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::options::{ReadOptions, WriteOptions};
 use crate::report::{NodeView, Read, Value, WriteReport};
+use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::view::View;
 use bytes::Bytes;
@@ -31,8 +32,7 @@ impl Client {
     /// # Cancel safety
     /// Dropping the future ends all dialling.
     pub async fn connect(config: Config) -> Result<Self, Error> {
-        let _ = config;
-        todo!()
+        Ok(Self { view: View::first(Shared::connect(config).await?) })
     }
 
     /// [`Client::connect`] with a connection string.

@@ -87,11 +87,14 @@ impl Dialler {
         frame::encode(FrameKind::Hello, &hello, &[], &mut bytes).map_err(|error| error.to_string())?;
         send.write_all(&bytes).await.map_err(|error| error.to_string())?;
         let mut decoder = FrameDecoder::default();
-        let first = first_frame(&mut receive, &mut decoder).await.map_err(|error| closed_reason(connection, error))?;
+        let first =
+            first_frame(&mut receive, &mut decoder).await.map_err(|error| closed_reason(connection, error))?;
         let welcome: Welcome = match first.kind {
             FrameKind::Welcome => first.message().map_err(|error| format!("its welcome {error}"))?,
             FrameKind::Notice => match first.message() {
-                Ok(Notice::Refused(failure)) => return Err(format!("refused: {}: {}", failure.code, failure.message)),
+                Ok(Notice::Refused(failure)) => {
+                    return Err(format!("refused: {}: {}", failure.code, failure.message));
+                }
                 _ => return Err("it answered the greeting with a notice".to_owned()),
             },
             other => return Err(format!("it answered the greeting with a {other:?} frame")),
@@ -100,7 +103,10 @@ impl Dialler {
             return Err(format!("it speaks protocol version {}, we {PROTOCOL_VERSION}", welcome.version));
         }
         if welcome.node != node || welcome.cluster != self.credentials.cluster {
-            return Err(format!("its welcome names {} of {}, its certificate {node}", welcome.node, welcome.cluster));
+            return Err(format!(
+                "its welcome names {} of {}, its certificate {node}",
+                welcome.node, welcome.cluster
+            ));
         }
         Ok((Streams { send, receive, decoder }, welcome))
     }

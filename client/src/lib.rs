@@ -3,29 +3,44 @@
 //! The async half of the crate ([`client`], [`view`] and the rooms behind them) moves bytes and waits; it holds no
 //! policy. What is sent when is decided by pure rooms that know no runtime and no clock.
 
+mod alarms;
 pub mod budget;
+mod choose;
 pub mod client;
 pub mod clock;
 pub mod config;
+mod connections;
 pub mod control;
 pub mod copies;
+mod dial;
 pub mod engine;
 pub mod error;
+mod exchange;
 mod extra;
 pub mod gate;
 pub mod latency;
+mod link_task;
+mod mailbox;
 mod nearest;
 pub mod options;
 pub mod pace;
+mod peer;
+mod pending;
 pub mod policy;
 pub mod probation;
 pub mod race;
+mod read_host;
 pub mod report;
 pub mod retry;
 pub mod select;
 mod shared;
 pub mod stats;
+mod tied_read;
+mod timer;
+mod tls;
+mod topology;
 pub mod view;
+mod write;
 
 pub use client::Client;
 pub use config::Config;

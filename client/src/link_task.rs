@@ -35,7 +35,12 @@ pub(crate) struct Streams {
 }
 
 /// Runs the link to its end, tells everybody who waits, and returns why it ended.
-pub(crate) async fn run(link: &Arc<Link>, streams: Streams, timer: &Timer, on_notice: &impl Fn(Notice)) -> Arc<str> {
+pub(crate) async fn run(
+    link: &Arc<Link>,
+    streams: Streams,
+    timer: &Timer,
+    on_notice: &impl Fn(Notice),
+) -> Arc<str> {
     let Streams { mut send, mut receive, mut decoder } = streams;
     // Tells also when this task is dropped with its runtime or its client.
     let mut end = End { link: link.clone(), reason: "the client was dropped".into() };

@@ -32,8 +32,6 @@ pub(crate) enum Mail {
         /// Why.
         reason: Arc<str>,
     },
-    /// The client was closed.
-    Closed,
 }
 
 /// See the head of this room.

@@ -6,9 +6,9 @@ use crate::policy::ReadPolicy;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
-use tiedkv_protocol::ids::{NodeId, PositionToken};
+use tiedkv_protocol::ids::{NodeId, Position, PositionToken};
 use tiedkv_protocol::moment::Moment;
-use tiedkv_protocol::request::{Class, IdempotencyKey};
+use tiedkv_protocol::request::{Class, IdempotencyKey, ReadLevel};
 
 /// A text that names no choice, and the choice it comes nearest to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +53,20 @@ pub enum Level {
     Session,
     /// Not before any write acknowledged before the read began.
     Linearizable,
+}
+
+impl Level {
+    /// The level as a copy carries it, for a session that has seen `seen`.
+    pub fn on_wire(self, seen: Position) -> ReadLevel {
+        match self {
+            Self::Stale { bound } => {
+                let bound_us = bound.map(|bound| u64::try_from(bound.as_micros()).unwrap_or(u64::MAX));
+                ReadLevel::Stale { bound_us }
+            }
+            Self::Session => ReadLevel::Session { seen },
+            Self::Linearizable => ReadLevel::Linearizable,
+        }
+    }
 }
 
 impl fmt::Display for Level {

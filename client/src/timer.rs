@@ -45,7 +45,8 @@ impl Timer {
     pub(crate) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let descriptor = rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        let descriptor = AsyncFd::with_interest(descriptor, tokio::io::Interest::READABLE)?;
+        // SAFETY: the `OwnedFd` is a valid descriptor that nobody closes or replaces while the `AsyncFd` owns it.
+        let descriptor = unsafe { AsyncFd::register_with_interest(descriptor, tokio::io::Interest::READABLE) }?;
         Ok(Self { inner: Arc::new(Inner { descriptor, state: Mutex::default() }) })
     }
 

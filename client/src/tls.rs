@@ -79,7 +79,8 @@ pub(crate) const LARGE_VALUES_MAX: u32 = 64;
 /// Which node is at the other end of a connection, if it is one of the cluster.
 pub(crate) fn peer_node(connection: &quinn::Connection, cluster: ClusterId) -> Result<NodeId, String> {
     let identity = connection.peer_identity().ok_or("the node showed no certificate")?;
-    let chain = identity.downcast::<Vec<CertificateDer<'static>>>().map_err(|_| "the node's certificate is no X.509")?;
+    let chain =
+        identity.downcast::<Vec<CertificateDer<'static>>>().map_err(|_| "the node's certificate is no X.509")?;
     let identity = identity_of(chain.first().ok_or("the node showed no certificate")?)?;
     if identity.cluster != cluster {
         return Err(format!("it is of cluster {}, our certificate is of {cluster}", identity.cluster));
@@ -92,7 +93,8 @@ pub(crate) fn peer_node(connection: &quinn::Connection, cluster: ClusterId) -> R
 
 /// The one tiedkv identity among a certificate's URI names.
 fn identity_of(certificate: &CertificateDer<'_>) -> Result<Identity, String> {
-    let leaf = webpki::EndEntityCert::try_from(certificate).map_err(|error| format!("no usable certificate: {error}"))?;
+    let leaf =
+        webpki::EndEntityCert::try_from(certificate).map_err(|error| format!("no usable certificate: {error}"))?;
     let mut identities = leaf.valid_uri_names().filter_map(|name| name.parse::<Identity>().ok());
     let identity = identities.next().ok_or("carries no tiedkv identity (a URI name tiedkv://CLUSTER/ROLE/NAME)")?;
     if identities.next().is_some() {

@@ -1,0 +1,408 @@
+//! The path of a read: choose replicas -> pace copies -> first good answer -> withdraw the rest.
+//!
+//! Holds no policy: [`crate::choose`] asks the pure rooms whom to ask, [`crate::race`] says which copy goes when and
+//! who has won; here their words become frames and waits. Everything of one read lives in [`Running`]; dropping it,
+//! at whatever point, withdraws every copy.
+//!
+//! Cost of a read in the common case: one allocation (the mailbox), one entry in the timer, no task of its own.
+
+use crate::choose::{Chosen, choose};
+use crate::clock;
+use crate::copies::{Action, Actions, Answer, CopyIndex, Event, GiveUp, Outcome, Send, Timer};
+use crate::error::{Cause, CopyFate, CopyReport, Error};
+use crate::exchange::Handed;
+use crate::mailbox::{Mail, Mailbox};
+use crate::options::ReadOptions;
+use crate::race::Race;
+use crate::read_host::ReadHost;
+use crate::report::{Read, ReadReport, Value};
+use crate::timer::Alarm;
+use crate::view::ViewInner;
+use bytes::Bytes;
+use smallvec::SmallVec;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tiedkv_protocol::error::ErrorCode;
+use tiedkv_protocol::ids::Position;
+use tiedkv_protocol::limits::{KEY_BYTES_MAX, TIME_LEFT_MAX};
+use tiedkv_protocol::moment::Moment;
+use tiedkv_protocol::request::{CopyKind, ReadLevel, ReadRequest};
+use tiedkv_protocol::response::{Failure, Found, ReadReply};
+
+/// Reads one key.
+///
+/// # Cancel safety
+/// Dropping the future withdraws every copy.
+pub(crate) async fn tied_read(view: &Arc<ViewInner>, key: Bytes, options: ReadOptions) -> Result<Read, Error> {
+    let began = clock::now();
+    check_key(&key)?;
+    let deadline = options.deadline.unwrap_or(view.shared.config().deadline).min(TIME_LEFT_MAX);
+    let until = began + deadline;
+    let level = level_of(view, &options)?;
+    let connections = view.shared.connections();
+    if !connections.any_link() && !connections.wait(until, |connections| connections.any_link()).await {
+        return Err(nobody(view, deadline, began));
+    }
+    let chosen = choose(view, &options, level, key, until);
+    let mut running = Running::new(view, chosen, deadline, options.planned.unwrap_or(began));
+    running.feed(Event::Begin);
+    while running.race.outcome().is_none() {
+        let event = poll_fn(|context| running.poll_event(context)).await;
+        running.feed(event);
+    }
+    running.result()
+}
+
+pub(crate) fn check_key(key: &Bytes) -> Result<(), Error> {
+    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        let message = format!("a key has 1 to {KEY_BYTES_MAX} bytes, this one has {}", key.len());
+        return Err(Error::call(ErrorCode::OverLimit, message));
+    }
+    Ok(())
+}
+
+fn level_of(view: &ViewInner, options: &ReadOptions) -> Result<ReadLevel, Error> {
+    let mut seen = view.seen();
+    if let Some(token) = options.token {
+        seen = seen.max(view.check_token(token)?);
+    }
+    Ok(options.level.unwrap_or(view.shared.config().level).on_wire(seen))
+}
+
+fn nobody(view: &ViewInner, deadline: Duration, began: Moment) -> Error {
+    let connections = view.shared.connections();
+    let cause = match connections.is_closed() {
+        true => Cause::Closed,
+        false => Cause::NoReplica(format!(" within {deadline:?}{}", connections.dial_errors())),
+    };
+    Error::new(cause, Vec::new(), clock::now().since(began))
+}
+
+/// What is known of one copy beside the race.
+struct Copy {
+    handed: Option<Handed>,
+    sent: Moment,
+    fate: Option<CopyFate>,
+}
+
+/// One read under way.
+struct Running<'v> {
+    view: &'v Arc<ViewInner>,
+    chosen: Chosen,
+    race: Race,
+    actions: Actions,
+    copies: SmallVec<[Copy; 3]>,
+    mailbox: Arc<Mailbox>,
+    alarm: Alarm,
+    deadline: Duration,
+    /// When the caller meant to send.
+    planned: Moment,
+    winner: Option<(ReadReply, Bytes, Moment)>,
+    tie_delay_realised: Option<Duration>,
+    settled: bool,
+}
+
+impl<'v> Running<'v> {
+    fn new(view: &'v Arc<ViewInner>, chosen: Chosen, deadline: Duration, planned: Moment) -> Self {
+        let counters = &view.shared.connections().counters;
+        counters.reads.fetch_add(1, Relaxed);
+        counters.ties.fetch_add(u64::from(chosen.plan.width > 1), Relaxed);
+        Self {
+            view,
+            race: Race::new(chosen.plan.clone()),
+            chosen,
+            actions: Actions::new(),
+            copies: SmallVec::new(),
+            mailbox: Arc::default(),
+            alarm: view.shared.connections().timer.alarm(),
+            deadline,
+            planned,
+            winner: None,
+            tie_delay_realised: None,
+            settled: false,
+        }
+    }
+
+    /// The next thing that happens to the read: mail of a link, or a timer that is due.
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+        if let Poll::Ready(mail) = self.mailbox.poll_take(context) {
+            return Poll::Ready(self.open(mail));
+        }
+        let Some((timer, at)) = self.race.next_due() else { return Poll::Pending };
+        let now = clock::now();
+        if now < at {
+            self.alarm.set(at, context.waker());
+            return Poll::Pending;
+        }
+        if timer == Timer::NextCopy {
+            self.view.shared.connections().counters.tie_overshoot.add(now.since(at));
+        }
+        Poll::Ready(Event::Timer(timer))
+    }
+
+    /// Gives the race an event and does what it says.
+    fn feed(&mut self, event: Event) {
+        let mut events: SmallVec<[Event; 2]> = SmallVec::from_iter([event]);
+        let mut next = 0;
+        while let Some(event) = events.get(next).copied() {
+            next += 1;
+            let now = clock::now();
+            let mut actions = std::mem::take(&mut self.actions);
+            let mut host = ReadHost { view: self.view, chosen: &self.chosen };
+            self.race.on_event(event, now, &mut host, &mut actions);
+            for action in actions.drain(..) {
+                match action {
+                    Action::Send(send) => events.extend(self.send(send, now)),
+                    Action::Withdraw(copies) => copies.into_iter().for_each(|copy| self.withdraw(copy)),
+                    // The race is asked for its next timer before each wait.
+                    Action::Arm { .. } | Action::Finish(_) => {}
+                }
+            }
+            self.actions = actions;
+        }
+    }
+
+    /// Hands one copy to a link of its replica; the event if it could not leave.
+    fn send(&mut self, send: Send, now: Moment) -> Option<Event> {
+        let (copy, tied) = (send.copy, send.tie.is_some());
+        let link =
+            self.chosen.table.peer(send.replica).and_then(|peer| peer.link().ok_or(peer.dial_error()).into());
+        let handed = match link {
+            Some(Ok(link)) => link.send_copy(self.request(&send, now), &self.mailbox, copy.0, now),
+            Some(Err(reason)) => Err(reason.unwrap_or_else(|| "not connected yet".to_owned())),
+            None => Err("it left the cluster".to_owned()),
+        };
+        if let (CopyKind::Tied, Some(first), true) = (send.kind, self.copies.last(), tied) {
+            self.tie_delay_realised.get_or_insert(now.since(first.sent));
+        }
+        match handed {
+            Ok(handed) => {
+                self.view.own.lock().load_mut(send.replica).outstanding += 1;
+                self.copies.push(Copy { handed: Some(handed), sent: now, fate: None });
+                None
+            }
+            Err(reason) => {
+                self.copies.push(Copy { handed: None, sent: now, fate: Some(CopyFate::NotSent(reason)) });
+                Some(Event::NotSent { copy })
+            }
+        }
+    }
+
+    fn request(&self, send: &Send, now: Moment) -> ReadRequest {
+        let chosen = &self.chosen;
+        ReadRequest {
+            request: tiedkv_protocol::ids::RequestId(0),
+            shard: chosen.table.topology.shard,
+            read: chosen.read,
+            kind: send.kind,
+            tie: send.tie.clone(),
+            level: chosen.level,
+            class: chosen.class,
+            time_left_us: u64::try_from(chosen.plan.deadline.since(now).as_micros()).unwrap_or(u64::MAX),
+            operation: chosen.operation.clone(),
+        }
+    }
+
+    fn withdraw(&mut self, copy: CopyIndex) {
+        let Some(copy) = self.copies.get_mut(usize::from(copy.0)) else { return };
+        if let (Some(handed), None) = (&copy.handed, &copy.fate) {
+            handed.link.withdraw(handed.id);
+        }
+    }
+
+    /// What a piece of mail means for the race.
+    fn open(&mut self, mail: Mail) -> Event {
+        match mail {
+            Mail::Answer { copy, reply, value, received } => self.on_answer(copy, reply, value, received),
+            Mail::LinkLost { node, reason } => {
+                let lost = self.race.copies().iter().zip(&mut self.copies);
+                for (_, copy) in lost.filter(|(sent, copy)| sent.replica == node && copy.fate.is_none()) {
+                    copy.fate = Some(CopyFate::LinkLost(reason.to_string()));
+                    let mut own = self.view.own.lock();
+                    own.load_mut(node).outstanding = own.load(node).outstanding.saturating_sub(1);
+                }
+                Event::LinkLost { replica: node }
+            }
+        }
+    }
+
+    fn on_answer(&mut self, index: u16, reply: ReadReply, value: Bytes, received: Moment) -> Event {
+        let copy = CopyIndex(index);
+        let answer = self.judge(&reply);
+        let sent = self.race.copies().get(usize::from(index)).copied();
+        if let (Some(sent), Some(known)) = (sent, self.copies.get_mut(usize::from(index))) {
+            let mut own = self.view.own.lock();
+            let load = own.load_mut(sent.replica);
+            if !matches!(known.fate, Some(CopyFate::LinkLost(_))) {
+                load.outstanding = load.outstanding.saturating_sub(1);
+            }
+            load.answered(received.since(known.sent), &reply.service);
+            known.fate = match (&answer, &reply.outcome) {
+                (Answer::Good, _) => Some(CopyFate::Won),
+                (Answer::Refused { .. }, Err(failure)) => Some(CopyFate::Refused(failure.clone())),
+                (_, Err(failure)) => Some(CopyFate::Failed(failure.clone())),
+                (_, Ok(found)) => Some(CopyFate::Failed(too_early(found))),
+            };
+            let counters = &self.view.shared.connections().counters;
+            match (answer, reply.outcome.is_ok()) {
+                (Answer::Good, _) => counters.won.add(sent.kind),
+                (_, true) => counters.failed.add(sent.kind),
+                // Counted by the link.
+                (_, false) => {}
+            }
+        }
+        if answer == Answer::Good {
+            self.winner = Some((reply, value, received));
+        }
+        Event::Answer { copy, answer }
+    }
+
+    /// As [`Answer::judge`]; an answer from before what the session has seen is a failure of its node.
+    fn judge(&self, reply: &ReadReply) -> Answer {
+        match (&reply.outcome, self.chosen.level) {
+            (Ok(found), ReadLevel::Session { seen }) if found.position < seen => {
+                Answer::Failed { code: ErrorCode::Behind }
+            }
+            (outcome, _) => Answer::judge(&reply.service, outcome),
+        }
+    }
+
+    /// Withdraws what is still out and balances the books. Once.
+    fn settle(&mut self) {
+        if std::mem::replace(&mut self.settled, true) {
+            return;
+        }
+        let counters = &self.view.shared.connections().counters;
+        for copy in &mut self.copies {
+            // Also copies on links of a replica of which another link was lost: harmless if answered already.
+            if let Some(handed) = &copy.handed {
+                handed.link.withdraw(handed.id);
+            }
+        }
+        for mail in self.mailbox.close() {
+            let Mail::Answer { copy, reply, .. } = mail else { continue };
+            let (Some(sent), Some(known)) =
+                (self.race.copies().get(usize::from(copy)), self.copies.get_mut(usize::from(copy)))
+            else {
+                continue;
+            };
+            if reply.outcome.is_ok() {
+                counters.late.add(sent.kind);
+                known.fate.get_or_insert(CopyFate::Late);
+            }
+        }
+        let mut own = self.view.own.lock();
+        for (sent, known) in self.race.copies().iter().zip(&mut self.copies) {
+            let out = known.handed.is_some() && matches!(known.fate, None | Some(CopyFate::Late));
+            if out {
+                let load = own.load_mut(sent.replica);
+                load.outstanding = load.outstanding.saturating_sub(1);
+            }
+            known.fate.get_or_insert(CopyFate::Unanswered);
+        }
+        counters.fresh_ties.fetch_add(self.race.fresh_ties() as u64, Relaxed);
+    }
+
+    fn result(mut self) -> Result<Read, Error> {
+        self.settle();
+        let now = clock::now();
+        let counters = &self.view.shared.connections().counters;
+        let outcome = self.race.outcome().unwrap_or(Outcome::Dropped);
+        if let (Outcome::Won(copy), Some((reply, value, received))) = (outcome, self.winner.take())
+            && let Ok(found) = reply.outcome
+        {
+            counters.reads_answered.fetch_add(1, Relaxed);
+            self.learn(copy, received);
+            return Ok(self.answered(copy, &reply, found, value, now));
+        }
+        counters.reads_failed.fetch_add(1, Relaxed);
+        Err(self.failed(outcome, now))
+    }
+
+    /// What an answered read teaches the view.
+    fn learn(&self, copy: CopyIndex, received: Moment) {
+        let Some(first) = self.copies.first() else { return };
+        let latency = received.since(first.sent);
+        let kind = self.race.copies().get(usize::from(copy.0)).map(|sent| sent.kind);
+        let mut own = self.view.own.lock();
+        own.budget.good_answer();
+        if kind.is_some_and(CopyKind::is_extra) {
+            own.latency.record_longer_than(latency, self.chosen.hold_out, received);
+        } else {
+            own.latency.record(latency, self.chosen.hold_out, received);
+        }
+    }
+
+    fn answered(&self, copy: CopyIndex, reply: &ReadReply, found: Found, value: Bytes, now: Moment) -> Read {
+        if !matches!(self.chosen.level, ReadLevel::Stale { .. }) {
+            self.view.saw(found.position);
+        }
+        let sent = self.race.copies().get(usize::from(copy.0));
+        let first_sent = self.copies.first().map_or(now, |first| first.sent);
+        let span = |us: u32| Duration::from_micros(u64::from(us));
+        let report = ReadReport {
+            read: self.chosen.read,
+            node: reply.service.node,
+            kind: sent.map_or(CopyKind::First, |sent| sent.kind),
+            copies: self.copy_reports(),
+            queue_wait: span(reply.service.queue_wait_us),
+            service_time: span(reply.service.service_time_us),
+            queue_depth: reply.service.queue_depth,
+            latency: now.since(self.planned),
+            client_wait: first_sent.since(self.planned),
+            tie_delay: self.chosen.tie_delay,
+            tie_delay_realised: self.tie_delay_realised,
+            fresh_ties: u32::try_from(self.race.fresh_ties()).unwrap_or(u32::MAX),
+            token: self.view.token_of(found.position),
+        };
+        let value = found.version.map(|version| Value { value, version, position: found.position });
+        Read { value, report }
+    }
+
+    fn failed(&self, outcome: Outcome, now: Moment) -> Error {
+        let fate = |copy: &Copy| copy.fate.clone();
+        let call = |copy: CopyIndex| self.copies.get(usize::from(copy.0)).and_then(fate);
+        let cause = match outcome {
+            Outcome::GaveUp(GiveUp::Deadline) => Cause::Deadline(self.deadline),
+            Outcome::GaveUp(GiveUp::FixTheCall(copy)) => match call(copy) {
+                Some(CopyFate::Failed(failure) | CopyFate::Refused(failure)) => Cause::Call(failure),
+                _ => Cause::Call(Failure::new(ErrorCode::Malformed, "the node says that the call is wrong")),
+            },
+            _ if self.view.shared.connections().is_closed() => Cause::Closed,
+            _ => Cause::NoReplica(String::new()),
+        };
+        Error::new(cause, self.copy_reports().into_vec(), now.since(self.planned))
+    }
+
+    fn copy_reports(&self) -> SmallVec<[CopyReport; 3]> {
+        let known = self.copies.iter().map(|copy| copy.fate.clone().unwrap_or(CopyFate::Unanswered));
+        let report = |(sent, fate): (&crate::copies::SentCopy, CopyFate)| CopyReport {
+            node: sent.replica,
+            kind: sent.kind,
+            fate,
+        };
+        self.race.copies().iter().zip(known).map(report).collect()
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.view.shared.connections().counters.reads_dropped.fetch_add(1, Relaxed);
+            self.feed(Event::Dropped);
+            self.settle();
+        }
+    }
+}
+
+/// An answer that lies before what the session has seen.
+fn too_early(found: &Found) -> Failure {
+    let Position(have) = found.position;
+    let mut failure =
+        Failure::new(ErrorCode::Behind, format!("answered from position {have}, before the session's"));
+    failure.have = Some(found.position);
+    failure
+}

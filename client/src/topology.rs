@@ -1,0 +1,116 @@
+//! Who belongs to the cluster, as last heard, and the [`Peer`] of each member. An immutable snapshot: a change makes
+//! a new one, in which peers that stay keep their links.
+
+use crate::peer::Peer;
+use std::sync::Arc;
+use tiedkv_protocol::hello::Topology;
+use tiedkv_protocol::ids::{NodeId, SHARD_ZERO};
+use tiedkv_protocol::limits::MEMBERS_MAX;
+
+/// See the head of this room.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) topology: Topology,
+    /// Sorted by NodeId, one per member.
+    pub(crate) peers: Vec<Arc<Peer>>,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        let topology = Topology { version: 0, shard: SHARD_ZERO, members: Vec::new(), leader: None };
+        Self { topology, peers: Vec::new() }
+    }
+}
+
+/// A new table and what has to be done for it.
+#[derive(Debug)]
+pub(crate) struct Change {
+    pub(crate) table: Table,
+    pub(crate) added: Vec<Arc<Peer>>,
+    pub(crate) removed: Vec<Arc<Peer>>,
+}
+
+impl Table {
+    /// The peer of a node.
+    pub(crate) fn peer(&self, node: NodeId) -> Option<&Arc<Peer>> {
+        let index = self.peers.binary_search_by_key(&node, |peer| peer.node).ok()?;
+        self.peers.get(index)
+    }
+
+    /// What `heard` changes; `None` if it is no news. Equal versions are news only when they name a leader.
+    pub(crate) fn change(
+        &self,
+        mut heard: Topology,
+        make_peer: impl Fn(&Topology, usize) -> Peer,
+    ) -> Option<Change> {
+        let old = &self.topology;
+        let newer = heard.version > old.version || self.peers.is_empty();
+        let leader_only = heard.version == old.version && heard.leader.is_some() && heard.leader != old.leader;
+        if !newer && !leader_only {
+            return None;
+        }
+        heard.members.sort_by_key(|member| member.node);
+        heard.members.dedup_by_key(|member| member.node);
+        heard.members.truncate(MEMBERS_MAX);
+        let (mut peers, mut added) = (Vec::with_capacity(heard.members.len()), Vec::new());
+        for (index, member) in heard.members.iter().enumerate() {
+            if let Some(peer) = self.peer(member.node) {
+                peer.update(member.clone());
+                peers.push(peer.clone());
+            } else {
+                let peer = Arc::new(make_peer(&heard, index));
+                added.push(peer.clone());
+                peers.push(peer);
+            }
+        }
+        let stays = |peer: &&Arc<Peer>| heard.members.iter().any(|member| member.node == peer.node);
+        let removed = self.peers.iter().filter(|peer| !stays(peer)).cloned().collect();
+        Some(Change { table: Table { topology: heard, peers }, added, removed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pace::{Pace, PaceSettings};
+    use tiedkv_protocol::hello::Member;
+
+    fn topology(version: u64, nodes: &[u64], leader: Option<u64>) -> Topology {
+        let member = |node: &u64| Member {
+            node: NodeId(*node),
+            zone: String::new(),
+            client_address: format!("a{node}:1"),
+            peer_address: String::new(),
+            cancel_address: String::new(),
+            learner: false,
+        };
+        let members = nodes.iter().map(member).collect();
+        Topology { version, shard: SHARD_ZERO, members, leader: leader.map(NodeId) }
+    }
+
+    fn change(table: &Table, heard: Topology) -> Option<Change> {
+        table.change(heard, |heard, index| {
+            Peer::new(heard.members[index].clone(), Pace::new(PaceSettings::default()))
+        })
+    }
+
+    #[test]
+    fn peers_that_stay_are_kept_and_others_come_and_go() {
+        let first = change(&Table::default(), topology(0, &[3, 1, 3], None)).expect("the first is news");
+        assert_eq!(first.added.len(), 2);
+        let second = change(&first.table, topology(2, &[3, 4], None)).expect("a newer one is news");
+        assert_eq!(second.added.iter().map(|peer| peer.node).collect::<Vec<_>>(), [NodeId(4)]);
+        assert_eq!(second.removed.iter().map(|peer| peer.node).collect::<Vec<_>>(), [NodeId(1)]);
+        let kept = second.table.peer(NodeId(3)).expect("it stays");
+        assert!(Arc::ptr_eq(kept, first.table.peer(NodeId(3)).expect("it was there")));
+    }
+
+    #[test]
+    fn older_ones_are_no_news_and_equal_ones_only_with_a_leader() {
+        let table = change(&Table::default(), topology(5, &[1, 2], None)).expect("news").table;
+        assert!(change(&table, topology(4, &[1], Some(1))).is_none());
+        assert!(change(&table, topology(5, &[1, 2], None)).is_none());
+        let led = change(&table, topology(5, &[1, 2], Some(2))).expect("a leader is news");
+        assert_eq!(led.table.topology.leader, Some(NodeId(2)));
+    }
+}
