@@ -3,21 +3,30 @@
 //! Copies end exactly once: answered, or silent by rule R8 (docs/tie-protocol.md). No call here waits for a
 //! queue, a peer or a device.
 
+pub use crate::request::records::StartPage;
+
+use crate::clock;
 use crate::request::barrier::ReadBarrier;
 use crate::request::config::{BadRequestConfig, RequestConfig};
-use crate::request::counters::{Counters, CountersSnapshot};
+use crate::request::counters::CountersSnapshot;
 use crate::request::doors::{Caller, CancelSender};
+use crate::request::keeper::{CallKeeper, run_keeper};
+use crate::request::start::Worker;
+use crate::request::state::{PathState, sorted};
+use crate::storage::disturbance::{LaneDisturbance, LaneName};
 use crate::storage::state_store::StateStore;
-use bytes::Bytes;
+use crossbeam::sync::Parker;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::thread::JoinHandle;
 use std::time::Duration;
-use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{NodeId, RequestId};
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::peer::Cancel;
 use tiedkv_protocol::request::{Disturbance, ReadRequest};
-use tiedkv_protocol::response::{Failure, ReadReply, Service, StartRecord};
+use tiedkv_protocol::response::Failure;
 
 /// The neighbours of a request path.
 pub struct Neighbours {
@@ -79,26 +88,15 @@ pub struct PathStatus {
     pub lanes: Vec<LaneStatus>,
 }
 
-/// A page of start records.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StartPage {
-    /// Sequence number of the first record here; more than asked for if older ones were overwritten.
-    pub first: u64,
-    /// Sequence number after the last one recorded so far.
-    pub end: u64,
-    /// The records.
-    pub records: Vec<StartRecord>,
-}
-
-/// The request path of one node. Cheap to clone; all clones are one path.
+/// The request path of one node. Cheap to clone; all clones are one path. Dropping the last clone stops it at once.
 #[derive(Clone)]
 pub struct RequestPath {
-    inner: Arc<Inner>,
+    running: Arc<Running>,
 }
 
-struct Inner {
-    config: RequestConfig,
-    counters: Counters,
+struct Running {
+    path: Arc<PathState>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl RequestPath {
@@ -106,91 +104,172 @@ impl RequestPath {
     ///
     /// # Errors
     /// When a setting is out of its bounds or a thread cannot be made.
-    pub fn start(config: RequestConfig, _neighbours: Neighbours) -> Result<Self, StartError> {
+    pub fn start(config: RequestConfig, neighbours: Neighbours) -> Result<Self, StartError> {
         config.check()?;
-        Ok(Self { inner: Arc::new(Inner { config, counters: Counters::default() }) })
+        let per_lane = usize::from(config.workers_per_lane);
+        let parkers: Vec<Parker> = (0..usize::from(config.lanes) * per_lane).map(|_| Parker::new()).collect();
+        let keeper = Parker::new();
+        let unparkers = parkers.iter().map(|parker| parker.unparker().clone()).collect();
+        let path = Arc::new(PathState::new(config, neighbours, unparkers, keeper.unparker().clone()));
+        path.store.watch(Arc::new(CallKeeper(Arc::downgrade(&path))));
+        // From here on a failure drops `running`, which ends the threads made so far.
+        let running = Running { path: Arc::clone(&path), threads: Mutex::default() };
+        let keeping = Arc::clone(&path);
+        running.spawn("tiedkv-keeper".to_owned(), move || run_keeper(keeping, keeper))?;
+        for (index, parker) in parkers.into_iter().enumerate() {
+            let (lane, path) = (index / per_lane, Arc::clone(&path));
+            let worker = Worker { path, index, lane, parker };
+            running.spawn(format!("lane-{lane}.{}", index % per_lane), move || worker.run())?;
+        }
+        Ok(Self { running: Arc::new(running) })
     }
 
     /// Takes one copy that was received whole at `received`. Its answer, if it gets one, goes to the caller's sink,
     /// possibly before this returns.
-    pub fn read(&self, caller: &Caller, request: ReadRequest, _received: Moment) {
-        self.inner.counters.received.add_one();
-        let service = Service {
-            node: self.inner.config.node,
-            started: false,
-            queue_wait_us: 0,
-            service_time_us: 0,
-            queue_depth: 0,
-            flags: 0,
-            unhealthy_pairs: 0,
-        };
-        let outcome = Err(Failure::new(ErrorCode::TryElsewhere, "this node cannot serve reads yet"));
-        self.inner.counters.answered_refused.add_one();
-        caller.replies.read_reply(ReadReply { request: request.request, service, outcome }, Bytes::new());
+    pub fn read(&self, caller: &Caller, request: ReadRequest, received: Moment) {
+        self.path().arrive(caller, request, received);
     }
 
     /// The client waits for these copies no more. Unknown ones are remembered, in case the copy comes later.
-    pub fn withdraw(&self, _caller: &Caller, _requests: &[RequestId]) {}
+    pub fn withdraw(&self, caller: &Caller, requests: &[RequestId]) {
+        self.path().client_withdraws(caller, requests);
+    }
 
     /// The connection is gone: withdraws all of its copies. Call once, after its last `read`.
-    pub fn connection_lost(&self, _caller: &Caller) {}
+    pub fn connection_lost(&self, caller: &Caller) {
+        self.path().connection_lost(caller);
+    }
 
     /// A cancel arrived on the channel that `from` was authenticated on. Call it from the channel's own thread.
-    pub fn cancel(&self, _from: NodeId, _cancel: Cancel) {}
+    pub fn cancel(&self, from: NodeId, cancel: Cancel) {
+        self.path().peer_cancels(from, &cancel);
+    }
 
     /// The membership changed.
-    pub fn set_members(&self, _members: Vec<NodeId>) {}
+    pub fn set_members(&self, members: Vec<NodeId>) {
+        self.path().members.store(Arc::new(sorted(members)));
+    }
 
     /// Bits of [`tiedkv_protocol::response::flags`] that the operator or the node adds to every answer
     /// (`TIES_OFF`, `NO_EXTRA_COPIES`, `TOPOLOGY_CHANGED`).
-    pub fn set_flags(&self, _flags: u8) {}
+    pub fn set_flags(&self, flags: u8) {
+        self.path().set_flags(flags);
+    }
 
     /// All flags of this node now: for pongs.
     pub fn flags(&self) -> u8 {
-        0
+        self.path().flags(clock::now())
     }
 
     /// Disturbs a modelled device from now on.
     ///
     /// # Errors
     /// `NotAllowed` on a real device or when the node was not started so; `OverLimit` for values out of bounds.
-    pub fn disturb(&self, _disturbance: Disturbance) -> Result<(), Failure> {
-        Err(Failure::new(ErrorCode::NotAllowed, "the device of this node is real; it cannot be disturbed"))
+    pub fn disturb(&self, disturbance: Disturbance) -> Result<(), Failure> {
+        let path = self.path();
+        let model = path.config.device.check_disturbance(&disturbance)?;
+        let (now, unix_ns) = (clock::now(), clock::unix_ns());
+        for (lane, room) in (0..).zip(&path.lanes) {
+            let name = LaneName { node: path.config.node, lane, workers: path.config.workers_per_lane };
+            let idle = room.disturb(LaneDisturbance::new(&disturbance, &model, name, now, unix_ns));
+            idle.into_iter().for_each(|worker| path.wake(Some(worker)));
+        }
+        Ok(())
     }
 
     /// Makes every storage read fail, or work again: for tests.
-    pub fn fail_reads(&self, _on: bool) {}
+    pub fn fail_reads(&self, on: bool) {
+        self.path().fail_reads.store(on, Relaxed);
+    }
 
     /// Starts (emptying what was kept) or stops the recording of start records.
-    pub fn record_starts(&self, _on: bool) {}
+    pub fn record_starts(&self, on: bool) {
+        self.path().records.switch(on);
+    }
 
     /// Records from sequence number `from`, at most `count_max`.
-    pub fn take_starts(&self, _from: u64, _count_max: usize) -> StartPage {
-        StartPage::default()
+    pub fn take_starts(&self, from: u64, count_max: usize) -> StartPage {
+        self.path().records.page(from, count_max)
     }
 
     /// The counters.
     pub fn counters(&self) -> CountersSnapshot {
-        self.inner.counters.snapshot()
+        let jobs_dropped = self.path().lanes.iter().map(|lane| lane.jobs_dropped()).sum();
+        CountersSnapshot { jobs_dropped, ..self.path().counters.snapshot() }
     }
 
     /// The state of lanes and storage.
     pub fn status(&self) -> PathStatus {
+        let (path, now) = (self.path(), clock::now());
+        let lane_status = |(lane, room): (u16, &crate::request::lane_room::LaneRoom)| LaneStatus {
+            lane,
+            depth: room.depth(),
+            set_aside: room.aside_count(),
+            busy_workers: room.busy(),
+        };
         PathStatus {
-            modelled: false,
-            draining: false,
-            storage_suspect: false,
-            storage_latched: false,
-            in_flight: self.counters().in_flight(),
-            service_p50_us: 0,
-            lanes: Vec::new(),
+            modelled: path.config.device.is_modelled(),
+            draining: path.is_draining(),
+            storage_suspect: path.storage_suspect(now),
+            storage_latched: path.storage_latched(now),
+            in_flight: path.in_flight(),
+            service_p50_us: path.service_p50().as_micros() as u64,
+            lanes: (0..).zip(&path.lanes).map(lane_status).collect(),
         }
     }
 
     /// From now on new copies are answered `TryElsewhere` and every answer carries `DRAINING`.
-    pub fn drain(&self) {}
+    pub fn drain(&self) {
+        self.path().draining.store(true, SeqCst);
+    }
 
     /// Drains, lets what is in flight finish for at most `patience`, answers the rest `TryElsewhere`, and ends the
-    /// workers. Blocks; call it from a thread that may.
-    pub fn stop(&self, _patience: Duration) {}
+    /// workers. Blocks; call it from a thread that may. A second call finds nothing to do.
+    pub fn stop(&self, patience: Duration) {
+        self.running.stop(patience);
+    }
+
+    fn path(&self) -> &Arc<PathState> {
+        &self.running.path
+    }
 }
+
+impl Running {
+    fn spawn(&self, name: String, run: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
+        let thread = std::thread::Builder::new().name(name.clone()).spawn(run);
+        self.threads.lock().push(thread.map_err(|source| StartError::Thread { name, source })?);
+        Ok(())
+    }
+
+    fn stop(&self, patience: Duration) {
+        let path = &self.path;
+        path.draining.store(true, SeqCst);
+        let threads = std::mem::take(&mut *self.threads.lock());
+        if threads.is_empty() {
+            return;
+        }
+        if !path.wait_for_none(clock::now() + patience) {
+            tracing::info!(in_flight = path.in_flight(), "copies still in flight are answered `try-elsewhere`");
+        }
+        path.closing.store(true, SeqCst);
+        path.empty_lanes();
+        path.wake_all();
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a worker of the request path had panicked");
+            }
+        }
+        // What the last workers put back or set aside.
+        path.empty_lanes();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop(Duration::ZERO);
+    }
+}
+
+#[cfg(test)]
+#[path = "path_test.rs"]
+mod tests;

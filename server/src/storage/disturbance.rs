@@ -196,21 +196,32 @@ struct Stalls {
 }
 
 impl Stalls {
+    /// Where in time the epochs begin: nodes with their own seeds must not share them, since a stall is likelier in
+    /// the middle of an epoch than at its ends.
+    fn shift(&self) -> u64 {
+        mix(self.seed ^ 0x7368_6966).checked_rem(self.epoch_ns).unwrap_or(0)
+    }
+
+    fn epoch(&self, now: Moment) -> Option<u64> {
+        now.0.saturating_add(self.shift()).checked_div(self.epoch_ns)
+    }
+
     /// Start and end of the stall of an epoch.
     fn window(&self, epoch: u64) -> (u64, u64) {
         let room = self.epoch_ns.saturating_sub(self.stall_ns);
         let offset = (Draws::new(self.seed ^ mix(epoch)).unit() * room as f64) as u64;
         let start = epoch.saturating_mul(self.epoch_ns).saturating_add(offset);
-        (start, start.saturating_add(self.stall_ns))
+        let end = start.saturating_add(self.stall_ns);
+        (start.saturating_sub(self.shift()), end.saturating_sub(self.shift()))
     }
 
     fn window_end(&self, now: Moment) -> Option<Moment> {
-        let (start, end) = self.window(now.0.checked_div(self.epoch_ns)?);
+        let (start, end) = self.window(self.epoch(now)?);
         (start <= now.0 && now.0 < end).then_some(Moment(end))
     }
 
     fn next_start(&self, now: Moment) -> Option<Moment> {
-        let epoch = now.0.checked_div(self.epoch_ns)?;
+        let epoch = self.epoch(now)?;
         [epoch, epoch.saturating_add(1)]
             .into_iter()
             .map(|e| self.window(e).0)

@@ -1,0 +1,193 @@
+//! A copy arrives: check -> let in -> register and queue, in one step under its registry stripe (rule R15,
+//! docs/tie-protocol.md). Every refusal is an answer at once.
+
+use crate::clock;
+use crate::request::admit::{NotIn, Rules, check};
+use crate::request::barrier::BarrierReply;
+use crate::request::copy_name::CopyName;
+use crate::request::copy_state::Verdict;
+use crate::request::doors::Caller;
+use crate::request::end::{Silent, kind_index, on_the_way_out, storage_latched};
+use crate::request::held::{HeldBarrier, HeldCopy};
+use crate::request::lane_room::{Joined, Shed};
+use crate::request::state::PathState;
+use crate::request::tie::{Arrival, Arriving};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tiedkv_protocol::error::ErrorCode;
+use tiedkv_protocol::ids::SHARD_ZERO;
+use tiedkv_protocol::moment::Moment;
+use tiedkv_protocol::request::{ReadLevel, ReadRequest};
+use tiedkv_protocol::response::Failure;
+
+impl PathState {
+    /// Takes one copy that was received whole at `received`.
+    pub(crate) fn arrive(self: &Arc<Self>, caller: &Caller, request: ReadRequest, received: Moment) {
+        self.counters.received.add_one();
+        self.counters.received_by_kind[kind_index(request.kind)].add_one();
+        let now = clock::now();
+        let id = request.request;
+        match self.check(caller, request, received, now) {
+            Ok(copy) => self.let_in(&copy, now),
+            Err(failure) => self.turn_away(caller, id, failure),
+        }
+    }
+
+    fn check(
+        self: &Arc<Self>,
+        caller: &Caller,
+        request: ReadRequest,
+        received: Moment,
+        now: Moment,
+    ) -> Result<Arc<HeldCopy>, Failure> {
+        if self.is_draining() {
+            return Err(on_the_way_out());
+        }
+        let members = self.members.load();
+        let time_left_max = self.config.time_left_max;
+        let rules = Rules { node: self.config.node, shard: SHARD_ZERO, members: &members, time_left_max };
+        let time_left = check(&request, &rules)?;
+        if self.storage_latched(now) {
+            return Err(storage_latched());
+        }
+        let lane = self.lane_of_key.lane(request.operation.first_key());
+        let barrier = match request.level {
+            ReadLevel::Linearizable => Some(self.ask_barrier(lane)?),
+            ReadLevel::Stale { .. } | ReadLevel::Session { .. } => None,
+        };
+        let name = CopyName::of(caller.id, caller.connection, &request);
+        let time = (now, received + time_left);
+        Ok(Arc::new(HeldCopy::new(name, caller.clone(), request, lane, time, barrier)))
+    }
+
+    /// Asked at admission, so that the answer overlaps the queue.
+    fn ask_barrier(self: &Arc<Self>, lane: u16) -> Result<HeldBarrier, Failure> {
+        let number = self.lanes[usize::from(lane)].barrier_asked();
+        let path: Weak<Self> = Arc::downgrade(self);
+        let (reply, answer) = BarrierReply::new(move || {
+            if let Some(path) = path.upgrade() {
+                path.lanes[usize::from(lane)].barrier_answered(number);
+                path.wake_keeper();
+            }
+        });
+        self.barrier.ask(reply)?;
+        Ok(HeldBarrier { number, answer })
+    }
+
+    fn let_in(&self, copy: &Arc<HeldCopy>, now: Moment) {
+        let (caller, id) = (&copy.caller, copy.request.request);
+        let entered = self.desk(caller.id).lock().enter(now, caller.id, caller.connection, id, Arc::clone(copy));
+        match entered {
+            Ok(()) => {
+                self.count_in();
+                self.register(copy, now);
+            }
+            Err(NotIn::Withdrawn) => self.counters.withdrawn.add_one(),
+            Err(refusal) => self.turn_away(caller, id, not_in(refusal)),
+        }
+    }
+
+    fn register(&self, copy: &Arc<HeldCopy>, now: Moment) {
+        let arriving = Arriving {
+            name: copy.name,
+            tie: copy.request.tie.clone(),
+            connection: copy.caller.connection,
+            deadline: copy.deadline,
+            copy: Arc::clone(copy),
+        };
+        let mut table = self.stripe_of(&copy.name).lock();
+        match table.arrive(arriving, now) {
+            Arrival::Queue => match self.lane(copy).join(copy, now) {
+                Joined::Queued { wake, shed } => {
+                    drop(table);
+                    self.wake(wake);
+                    self.shed(shed);
+                    // A node that closed meanwhile has emptied its lanes before: do it again for this one.
+                    if self.is_closing() {
+                        self.empty_lanes();
+                    }
+                }
+                Joined::Full => {
+                    let verdict = table.refuse(&copy.name, now);
+                    drop(table);
+                    if verdict == Verdict::Answer {
+                        self.answer_failure(copy, self.busy(copy.lane));
+                    }
+                }
+            },
+            Arrival::CancelledEarly { .. } => {
+                drop(table);
+                self.drop_early(copy);
+            }
+            Arrival::WithdrawnEarly => {
+                drop(table);
+                self.end_silently(copy, Silent::Withdrawn);
+            }
+            Arrival::Duplicate => {
+                drop(table);
+                let message = "a copy of this tie is or was here already";
+                self.answer_failure(copy, Failure::new(ErrorCode::Duplicate, message));
+            }
+        }
+    }
+
+    /// Answers copies that made room for others.
+    pub(crate) fn shed(&self, shed: Shed) {
+        for copy in shed {
+            let verdict = self.stripe_of(&copy.name).lock().refuse(&copy.name, clock::now());
+            if verdict == Verdict::Answer {
+                self.answer_failure(&copy, self.busy(copy.lane));
+            } else {
+                self.lane(&copy).dropped();
+            }
+        }
+    }
+
+    /// Empties all lanes, answering what is in them: the node is on its way out.
+    pub(crate) fn empty_lanes(&self) {
+        for lane in &self.lanes {
+            let (copies, idle) = lane.drain();
+            idle.into_iter().for_each(|worker| self.wake(Some(worker)));
+            for copy in copies {
+                let mut table = self.stripe_of(&copy.name).lock();
+                let now = clock::now();
+                // A chunk that waited is running: it ends with a failure.
+                let verdict = if copy.started().is_some() {
+                    table.finish(&copy.name, now)
+                } else {
+                    table.refuse(&copy.name, now)
+                };
+                drop(table);
+                self.end_or_answer(&copy, verdict, on_the_way_out());
+            }
+        }
+    }
+
+    /// Ends a copy as the registry says.
+    pub(crate) fn end_or_answer(&self, copy: &HeldCopy, verdict: Verdict, failure: Failure) {
+        match verdict {
+            Verdict::Answer => self.answer_failure(copy, failure),
+            Verdict::Withdrawn if copy.started().is_some() => self.end_silently(copy, Silent::Withdrawn),
+            Verdict::Yielded => self.end_silently(copy, Silent::Yielded),
+            // Whoever withdrew or ended it before has counted it.
+            Verdict::Withdrawn | Verdict::GoOn | Verdict::Over => {}
+        }
+    }
+}
+
+fn not_in(refusal: NotIn) -> Failure {
+    let busy = |message: &str, wait: Duration| Failure {
+        retry_after_us: u64::try_from(wait.as_micros()).unwrap_or(u64::MAX),
+        ..Failure::new(ErrorCode::Busy, message)
+    };
+    let a_little = Duration::from_millis(1);
+    match refusal {
+        NotIn::SameRequest => {
+            Failure::new(ErrorCode::Duplicate, "a copy with this request id is in flight on this connection")
+        }
+        NotIn::CallerFull => busy("the caller has as many copies in flight here as it may", a_little),
+        NotIn::ConnectionFull => busy("the connection has as many copies in flight here as it may", a_little),
+        NotIn::TooFast(wait) => busy("the caller sends faster than it may", wait),
+        NotIn::Withdrawn => Failure::new(ErrorCode::Internal, "a withdrawn copy ends silently"),
+    }
+}

@@ -1,0 +1,318 @@
+//! One lane with its lock: the queue, the copies set aside, the disturbance, and who of its workers is idle.
+//!
+//! Thin: order and bounds are `lane`'s and `set_aside`'s. Lock order: registry stripe, then lane. Wake-ups happen
+//! after the lock is let go.
+
+use crate::request::held::{HeldCopy, Work};
+use crate::request::lane::{Lane, Pushed, Waiting};
+use crate::request::set_aside::{Inserted, Need, SetAside};
+use crate::storage::disturbance::{LaneDisturbance, Pace};
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicU32,
+    Ordering::{Relaxed, SeqCst},
+    fence,
+};
+use tiedkv_protocol::ids::Position;
+use tiedkv_protocol::moment::Moment;
+
+/// One lane of a node.
+pub struct LaneRoom {
+    lane: Mutex<LaneState>,
+    depth: AtomicU32,
+    aside: AtomicU32,
+    busy: AtomicU32,
+}
+
+struct LaneState {
+    queue: Lane<Work>,
+    aside: SetAside<Work>,
+    disturbance: LaneDisturbance,
+    /// Workers that are parked for work, by their index in the node; the last one parked is woken first.
+    idle: SmallVec<[usize; 8]>,
+    barriers_asked: u64,
+    barriers_open: BTreeSet<u64>,
+    jobs_dropped: u64,
+}
+
+/// Copies that were pushed out by what joined the lane: to be answered `Busy` once no lock is held.
+pub type Shed = SmallVec<[Arc<HeldCopy>; 1]>;
+
+/// What became of a copy that wants to queue.
+pub enum Joined {
+    /// It waits; wake this worker, and answer what was shed.
+    Queued {
+        /// Who is idle.
+        wake: Option<usize>,
+        /// Who was pushed out.
+        shed: Shed,
+    },
+    /// The lane is full.
+    Full,
+}
+
+/// What a worker finds.
+pub enum Next {
+    /// Work, and how its device runs.
+    Work(Waiting<Work>, Pace),
+    /// Nothing until then (or until woken); `None`: until woken.
+    Park(Option<Moment>),
+    /// Copies to answer `Busy` first; then look again.
+    Shed(Shed),
+}
+
+/// What the keeper takes out of the copies set aside.
+#[derive(Default)]
+pub struct Due {
+    /// Can be served now: to be queued again.
+    pub servable: Vec<Waiting<Work>>,
+    /// Were set aside as long as they may be.
+    pub expired: Vec<Waiting<Work>>,
+    /// When the next one is due.
+    pub next: Option<Moment>,
+}
+
+impl LaneRoom {
+    /// A quiet, empty lane.
+    pub fn new(queue_max: usize, aside_max: usize, applied: Position) -> Self {
+        Self {
+            lane: Mutex::new(LaneState {
+                queue: Lane::new(queue_max),
+                aside: SetAside::new(aside_max, applied),
+                disturbance: LaneDisturbance::quiet(),
+                idle: SmallVec::new(),
+                barriers_asked: 0,
+                barriers_open: BTreeSet::new(),
+                jobs_dropped: 0,
+            }),
+            depth: AtomicU32::new(0),
+            aside: AtomicU32::new(0),
+            busy: AtomicU32::new(0),
+        }
+    }
+
+    /// Copies and jobs that wait; a relaxed load.
+    pub fn depth(&self) -> u32 {
+        self.depth.load(Relaxed)
+    }
+
+    /// Copies set aside.
+    pub fn aside_count(&self) -> u32 {
+        self.aside.load(Relaxed)
+    }
+
+    /// Whether any copy is set aside; for whoever has just published a position.
+    pub fn any_aside(&self) -> bool {
+        fence(SeqCst);
+        self.aside.load(Relaxed) > 0
+    }
+
+    /// Workers that serve something now.
+    pub fn busy(&self) -> u32 {
+        self.busy.load(Relaxed)
+    }
+
+    /// A worker begins (true) or ends (false) to serve.
+    pub fn set_busy(&self, busy: bool) {
+        if busy {
+            self.busy.fetch_add(1, Relaxed)
+        } else {
+            self.busy.fetch_sub(1, Relaxed)
+        };
+    }
+
+    /// From now on the lane is disturbed so. Returns whom to wake.
+    pub fn disturb(&self, disturbance: LaneDisturbance) -> SmallVec<[usize; 8]> {
+        let mut lane = self.lane.lock();
+        lane.disturbance = disturbance;
+        std::mem::take(&mut lane.idle)
+    }
+
+    /// A copy joins the end of its class. Call with its stripe locked.
+    pub fn join(&self, copy: &Arc<HeldCopy>, now: Moment) -> Joined {
+        let mut lane = self.lane.lock();
+        let mut shed = lane.admit_jobs(now);
+        let extra = copy.request.kind.is_extra();
+        let pushed = lane.queue.push(Work::Copy(Arc::clone(copy)), copy.request.class, extra, Work::is_withdrawn);
+        match pushed {
+            Pushed::Refused(_) => {
+                self.note(lane);
+                Joined::Full
+            }
+            Pushed::Queued => self.joined(lane, shed),
+            Pushed::QueuedInsteadOf(work) => {
+                shed.extend(copy_of(work));
+                self.joined(lane, shed)
+            }
+        }
+    }
+
+    /// The next chunk of a running copy queues. Call with its stripe locked. Returns whom to wake.
+    pub fn join_again(&self, copy: Arc<HeldCopy>) -> Option<usize> {
+        let mut lane = self.lane.lock();
+        let class = copy.request.class;
+        lane.queue.push_again(Work::Copy(copy), class);
+        self.wake_after(lane)
+    }
+
+    /// Copies that were set aside go back to their place. Call with the stripe locked. Returns whom to wake.
+    pub fn put_back(&self, waiting: Waiting<Work>) -> Option<usize> {
+        let mut lane = self.lane.lock();
+        lane.queue.put_back(waiting);
+        self.wake_after(lane)
+    }
+
+    /// A copy was withdrawn while it was queued. Call with its stripe locked.
+    pub fn withdrawn(&self) {
+        let mut lane = self.lane.lock();
+        lane.queue.withdrawn();
+        self.note(lane);
+    }
+
+    /// A popped or shed copy turned out to be withdrawn.
+    pub fn dropped(&self) {
+        let mut lane = self.lane.lock();
+        lane.queue.dropped();
+        self.note(lane);
+    }
+
+    /// What a worker does next. When it is to park it is on the list of idle workers already.
+    pub fn next(&self, worker: usize, now: Moment) -> Next {
+        let mut lane = self.lane.lock();
+        lane.idle.retain(|idle| *idle != worker);
+        let shed = lane.admit_jobs(now);
+        if !shed.is_empty() {
+            return Next::Shed(shed);
+        }
+        let pace = lane.disturbance.pace;
+        let stalled = pace.start_stalled_until(now);
+        if stalled.is_none()
+            && let Some(waiting) = lane.queue.pop(Work::is_withdrawn)
+        {
+            self.note(lane);
+            return Next::Work(waiting, pace);
+        }
+        let stall_end = stalled.filter(|_| !lane.queue.is_empty());
+        let wake_at = stall_end.into_iter().chain(lane.disturbance.next_job()).min();
+        lane.idle.push(worker);
+        self.note(lane);
+        Next::Park(wake_at)
+    }
+
+    /// Sets a copy aside. Call with its stripe locked.
+    pub fn set_aside(
+        &self,
+        waiting: Waiting<Work>,
+        need: Need,
+        until: Moment,
+        applied: Position,
+    ) -> Inserted<Work> {
+        let mut lane = self.lane.lock();
+        if matches!(need, Need::Position(position) if position <= applied) {
+            return Inserted::Servable(waiting);
+        }
+        let inserted = lane.aside.insert(waiting, need, until, Work::is_withdrawn);
+        self.note(lane);
+        // Pairs with the fence of `any_aside`: either the publisher sees the count, or the keeper, which is called
+        // after this, sees what was published.
+        fence(SeqCst);
+        inserted
+    }
+
+    /// Takes what is due among the copies set aside.
+    pub fn due(&self, applied: Position, now: Moment) -> Due {
+        let mut due = Due::default();
+        let mut lane = self.lane.lock();
+        due.servable.extend(std::iter::from_fn(|| lane.aside.applied(applied)));
+        if let Some(answered) = lane.barriers_answered() {
+            due.servable.extend(std::iter::from_fn(|| lane.aside.barrier_answered(answered)));
+        }
+        due.expired.extend(std::iter::from_fn(|| lane.aside.expired(now)));
+        due.next = lane.aside.next_expiry();
+        self.note(lane);
+        due
+    }
+
+    /// Numbers a question to the read barrier.
+    pub fn barrier_asked(&self) -> u64 {
+        let mut lane = self.lane.lock();
+        lane.barriers_asked += 1;
+        let number = lane.barriers_asked;
+        lane.barriers_open.insert(number);
+        number
+    }
+
+    /// A question is answered.
+    pub fn barrier_answered(&self, number: u64) {
+        self.lane.lock().barriers_open.remove(&number);
+    }
+
+    /// Empties queue and copies set aside: the node shuts down. Jobs vanish.
+    pub fn drain(&self) -> (Vec<Arc<HeldCopy>>, SmallVec<[usize; 8]>) {
+        let mut lane = self.lane.lock();
+        lane.disturbance = LaneDisturbance::quiet();
+        let queued = lane.queue.drain();
+        let aside = lane.aside.drain().into_iter().map(|waiting| waiting.item);
+        let copies = queued.into_iter().chain(aside).filter_map(copy_of).collect();
+        let idle = std::mem::take(&mut lane.idle);
+        self.note(lane);
+        (copies, idle)
+    }
+
+    /// Jobs that found the lane full so far.
+    pub fn jobs_dropped(&self) -> u64 {
+        self.lane.lock().jobs_dropped
+    }
+
+    fn joined(&self, mut lane: MutexGuard<'_, LaneState>, shed: Shed) -> Joined {
+        let wake = lane.idle.pop();
+        self.note(lane);
+        Joined::Queued { wake, shed }
+    }
+
+    fn wake_after(&self, mut lane: MutexGuard<'_, LaneState>) -> Option<usize> {
+        let wake = lane.idle.pop();
+        self.note(lane);
+        wake
+    }
+
+    fn note(&self, lane: MutexGuard<'_, LaneState>) {
+        self.depth.store(lane.queue.live() as u32, Relaxed);
+        self.aside.store(lane.aside.len() as u32, Relaxed);
+    }
+}
+
+impl LaneState {
+    /// Background jobs that arrived by now join the queue, before anything else joins or leaves it: so the order of
+    /// the queue is the order of arrival without a thread that makes jobs.
+    fn admit_jobs(&mut self, now: Moment) -> Shed {
+        let mut shed = Shed::new();
+        while let Some(job) = self.disturbance.job_due(now) {
+            match self.queue.push(Work::Job(job), job.class, false, Work::is_withdrawn) {
+                Pushed::Queued => {}
+                Pushed::QueuedInsteadOf(work) => match work {
+                    Work::Copy(copy) => shed.push(copy),
+                    Work::Job(_) => self.jobs_dropped += 1,
+                },
+                Pushed::Refused(_) => self.jobs_dropped += 1,
+            }
+        }
+        shed
+    }
+
+    /// All questions up to this number are answered.
+    fn barriers_answered(&self) -> Option<u64> {
+        let answered = self.barriers_open.first().map_or(self.barriers_asked, |open| open - 1);
+        (answered > 0).then_some(answered)
+    }
+}
+
+fn copy_of(work: Work) -> Option<Arc<HeldCopy>> {
+    match work {
+        Work::Copy(copy) => Some(copy),
+        Work::Job(_) => None,
+    }
+}
