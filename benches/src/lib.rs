@@ -3,12 +3,14 @@
 //!
 //! | room | job |
 //! |---|---|
+//! | [`clock`] | the one room that reads clocks |
 //! | [`cluster`] | certificates, and server processes that are always cleaned up |
 //! | [`load`] | when reads are due, sending them on time, joining what the nodes recorded |
 //! | [`ideal`] | the theoretical limits on a run's own trace (pure) |
 //! | [`report`] | table and JSON |
 //! | [`scenes`] | the scenes of the profile and how one is played |
 
+pub mod clock;
 pub mod cluster;
 pub mod ideal;
 pub mod load;

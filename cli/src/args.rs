@@ -157,7 +157,7 @@ pub struct Certs {
 pub struct Connect {
     /// Connection string: tiedkv://HOST:PORT,.../?certs=DIR&read=session&deadline=500ms&policy=tied2
     #[arg(long, value_name = "URL", env = "TIEDKV_CLUSTER")]
-    pub cluster: String,
+    pub cluster: Option<String>,
 }
 
 #[derive(Debug, Args)]

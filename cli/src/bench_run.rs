@@ -1,7 +1,7 @@
 //! `tiedkv bench run`: a closed loop against a running cluster.
 
 use crate::args::{BenchRun, Format, Operation};
-use crate::connect::config;
+use crate::connect::{config, url};
 use crate::outcome::{End, usage};
 use crate::output;
 use anyhow::{Context, Result};
@@ -19,10 +19,11 @@ use tiedkv_client::{Client, Level, ReadPolicy};
 pub async fn run(args: &BenchRun, format: Format) -> Result<End> {
     let duration = parse_span(&args.duration).map_err(usage)?;
     let mut config = config(&args.connect)?;
-    if !names(&args.connect.cluster, "policy") {
+    let url = url(&args.connect)?;
+    if !names(url, "policy") {
         config.policy = ReadPolicy::UNTIED;
     }
-    if !names(&args.connect.cluster, "read") {
+    if !names(url, "read") {
         config.level = Level::Stale { bound: None };
     }
     let client = Client::connect(config).await?;

@@ -3,15 +3,24 @@
 use crate::args::Connect;
 use crate::environment;
 use crate::outcome::usage;
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use tiedkv_client::{Client, Config};
+
+/// The connection string.
+///
+/// # Errors
+/// When none was given; exit code 2.
+pub fn url(connect: &Connect) -> Result<&str> {
+    let missing = || usage(anyhow!("no cluster is named: give --cluster URL or set TIEDKV_CLUSTER"));
+    connect.cluster.as_deref().ok_or_else(missing)
+}
 
 /// The settings that a connection string names, after the environment's switch.
 ///
 /// # Errors
 /// When the string or the environment is wrong; exit code 2.
 pub fn config(connect: &Connect) -> Result<Config> {
-    let mut config = Config::from_url(&connect.cluster).map_err(usage)?;
+    let mut config = Config::from_url(url(connect)?).map_err(usage)?;
     config.policy = environment::policy(config.policy).map_err(usage)?;
     Ok(config)
 }

@@ -6,7 +6,8 @@ use crate::outcome::End;
 use crate::output;
 use anyhow::Result;
 use serde_json::json;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tiedkv_benches::clock;
 
 /// Longest wait for all members to be connected.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
@@ -22,7 +23,7 @@ pub async fn run(args: &Connect, format: Format) -> Result<End> {
     let mut lines = Vec::new();
     for view in client.nodes() {
         let node = view.member.node;
-        let begun = Instant::now();
+        let begun = clock::now();
         let answer = client.status(node).await;
         lines.push((node, answer.err().map(|error| error.to_string()), begun.elapsed()));
     }

@@ -5,6 +5,7 @@
 //! key lies beside the leaves (mode 0600), so that a node or a client can be added later: keep it elsewhere
 //! for a cluster that matters. It renews and revokes nothing.
 
+use crate::clock;
 use rand::TryRngCore;
 use rcgen::string::Ia5String;
 use rcgen::{
@@ -12,7 +13,6 @@ use rcgen::{
     SanType,
 };
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 use tiedkv_protocol::identity::{CLIENT_DNS_NAME, Identity, NODE_DNS_NAME, Role};
 use tiedkv_protocol::ids::{ClusterId, NodeId};
 
@@ -189,8 +189,7 @@ fn set_validity(params: &mut CertificateParams, validity: Validity) {
 }
 
 fn this_year() -> i32 {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs());
-    1970 + i32::try_from(seconds / 31_556_952).unwrap_or(0)
+    1970 + i32::try_from(clock::since_epoch().as_secs() / 31_556_952).unwrap_or(0)
 }
 
 fn at(path: &Path) -> impl FnOnce(std::io::Error) -> CertsError + use<> {

@@ -9,6 +9,7 @@ use super::certs::{Authority, CertsError};
 use super::node_file::{NodeFile, NodeSettings};
 use super::ports::{Ports, free_ports};
 use super::process::ServerProcess;
+use crate::clock;
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -268,7 +269,7 @@ impl LocalCluster {
     /// # Errors
     /// When one ends or is not ready within the deadline of the spec.
     pub async fn wait_ready(&mut self) -> Result<(), ClusterError> {
-        let end = Instant::now() + self.spec.ready_deadline;
+        let end = clock::now() + self.spec.ready_deadline;
         for index in 0..self.nodes.len() {
             if self.nodes[index].process.is_some() {
                 self.wait_node_ready(index, end).await?;
@@ -287,7 +288,7 @@ impl LocalCluster {
                 Ok(page) => format!("/readyz says {}: {}", page.status, page.body.trim()),
                 Err(error) => format!("/readyz: {error}"),
             };
-            if Instant::now() >= end {
+            if clock::now() >= end {
                 let log = node.running()?.log_tail();
                 return Err(ClusterError::NotReady { node: node.id, after, answer, log });
             }

@@ -45,8 +45,8 @@ async fn stop_waits_for_the_end_and_restart_keeps_the_folder() {
     let binary = program(folder.path(), "trap 'echo bye; exit 0' TERM; echo up; while :; do read line; done");
     let mut cluster = LocalCluster::spawn(spec(binary)).unwrap();
     let node = NodeId(2);
-    let up = Instant::now() + Duration::from_secs(10);
-    while !cluster.log_tail(node).contains("up") && Instant::now() < up {
+    let up = clock::now() + Duration::from_secs(10);
+    while !cluster.log_tail(node).contains("up") && clock::now() < up {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let status = cluster.stop(node, Duration::from_secs(10)).await.unwrap();

@@ -4,13 +4,14 @@
 //! outright. It runs in a process group of its own: a Ctrl-C in the terminal reaches the parent only, which then
 //! stops its children in order.
 
+use crate::clock;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often a wait looks at the process.
 const POLL: Duration = Duration::from_millis(5);
@@ -81,10 +82,10 @@ impl ServerProcess {
     /// # Cancel safety
     /// Safe: the process is not touched.
     pub async fn wait(&mut self, deadline: Duration) -> io::Result<Option<ExitStatus>> {
-        let end = Instant::now() + deadline;
+        let end = clock::now() + deadline;
         loop {
             let ended = self.ended()?;
-            if ended.is_some() || Instant::now() >= end {
+            if ended.is_some() || clock::now() >= end {
                 return Ok(ended);
             }
             tokio::time::sleep(POLL).await;

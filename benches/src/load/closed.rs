@@ -3,6 +3,7 @@
 
 use super::cpu;
 use super::workload::Workload;
+use crate::clock;
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 use rand::rngs::StdRng;
@@ -59,7 +60,7 @@ pub struct Figures {
 /// # Cancel safety
 /// Safe for reads; writes that are out may be applied.
 pub async fn run(client: &Client, plan: &ClosedLoop) -> Result<Figures> {
-    let (begun, cpu_before) = (Instant::now(), cpu::own());
+    let (begun, cpu_before) = (clock::now(), cpu::own());
     let end = begun + plan.duration;
     let mut callers = JoinSet::new();
     for seed in 0..plan.concurrency.max(1) as u64 {
@@ -88,7 +89,7 @@ async fn caller(client: Client, plan: ClosedLoop, seed: u64, end: Instant) -> Re
     let mut latency = histogram()?;
     let mut errors = 0;
     loop {
-        let sent = Instant::now();
+        let sent = clock::now();
         if sent >= end {
             return Ok((latency, errors));
         }

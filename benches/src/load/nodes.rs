@@ -1,9 +1,10 @@
 //! What a run asks of every node over the mTLS port: disturb the device, record starts, tell counters.
 
+use crate::clock;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use serde_json::Value;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tiedkv_client::Client;
 use tiedkv_protocol::codec;
 use tiedkv_protocol::ids::NodeId;
@@ -87,7 +88,7 @@ impl Nodes {
     /// # Errors
     /// When copies are still in flight after five seconds.
     pub async fn wait_at_rest(&self) -> Result<()> {
-        let end = Instant::now() + REST_DEADLINE;
+        let end = clock::now() + REST_DEADLINE;
         loop {
             let mut ended = self.sum("withdrawn").await?;
             for name in ["answered_good", "answered_refused", "answered_expired", "answered_failed"] {
@@ -100,7 +101,7 @@ impl Nodes {
             if received == ended {
                 return Ok(());
             }
-            if Instant::now() >= end {
+            if clock::now() >= end {
                 bail!("{} copies are still in flight 5 s after the last read", received.saturating_sub(ended));
             }
             tokio::time::sleep(REST_POLL).await;

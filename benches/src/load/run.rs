@@ -8,12 +8,13 @@ use super::arrivals::{Arrival, Arrivals};
 use super::join::Winners;
 use super::send_timer::SendTimer;
 use super::workload::Workload;
+use crate::clock;
 use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use std::time::{Duration, Instant};
-use tiedkv_client::{Level, Read, ReadOptions, ReadPolicy, View, clock};
+use std::time::Duration;
+use tiedkv_client::{Level, Read, ReadOptions, ReadPolicy, View};
 use tiedkv_protocol::ids::ReadId;
 use tokio::task::JoinSet;
 
@@ -95,7 +96,7 @@ pub async fn play(views: &[View], plan: &OpenLoop, mut progress: impl FnMut(Dura
     let mut outcome = Outcome::new()?;
     let mut out: JoinSet<Done> = JoinSet::new();
     // Both clocks are read together: the client's for planned moments, the system's for waiting.
-    let (start, start_moment) = (Instant::now(), clock::now());
+    let (start, start_moment) = (clock::now(), tiedkv_client::clock::now());
     let mut told = Duration::ZERO;
     for arrival in arrivals.take_while(|arrival| arrival.at < end) {
         timer.until(start + arrival.at).await.context("timer")?;

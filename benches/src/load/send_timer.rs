@@ -1,6 +1,7 @@
 //! Waits until a planned send time, to some tens of microseconds: a timerfd, since the runtime's own timer has a
 //! grain of a millisecond.
 
+use crate::clock;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
@@ -36,7 +37,7 @@ impl SendTimer {
     /// # Cancel safety
     /// Safe: a later wait sets the timer anew.
     pub async fn until(&self, due: Instant) -> std::io::Result<()> {
-        let wait = due.saturating_duration_since(Instant::now());
+        let wait = due.saturating_duration_since(clock::now());
         if wait.is_zero() {
             return Ok(());
         }
@@ -69,19 +70,19 @@ mod tests {
     #[tokio::test]
     async fn waits_at_least_until_due_and_a_past_moment_is_at_once() {
         let timer = SendTimer::new().unwrap();
-        let due = Instant::now() + Duration::from_micros(300);
+        let due = clock::now() + Duration::from_micros(300);
         timer.until(due).await.unwrap();
-        assert!(Instant::now() >= due);
+        assert!(clock::now() >= due);
         timer.until(due).await.unwrap();
     }
 
     #[tokio::test]
     async fn a_dropped_wait_does_not_shorten_the_next() {
         let timer = SendTimer::new().unwrap();
-        let long = Instant::now() + Duration::from_secs(60);
+        let long = clock::now() + Duration::from_secs(60);
         assert!(tokio::time::timeout(Duration::from_millis(2), timer.until(long)).await.is_err());
-        let due = Instant::now() + Duration::from_millis(3);
+        let due = clock::now() + Duration::from_millis(3);
         timer.until(due).await.unwrap();
-        assert!(Instant::now() >= due);
+        assert!(clock::now() >= due);
     }
 }
