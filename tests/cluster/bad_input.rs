@@ -1,0 +1,205 @@
+//! Whatever arrives at the client port: a typed answer or a closed connection, never a hang, and the next good
+//! request works.
+
+use crate::bed::{Bed, PATIENCE, within};
+use crate::wire::{Copy, Wire, endpoint, fresh_tie};
+use bytes::Bytes;
+use std::time::Duration;
+use tiedkv_benches::cluster::certs::{Authority, Validity};
+use tiedkv_client::options::{Level, ReadOptions};
+use tiedkv_protocol::error::ErrorCode;
+use tiedkv_protocol::frame::{self, FrameKind};
+use tiedkv_protocol::hello::Hello;
+use tiedkv_protocol::identity::{ALPN_CANCEL, ALPN_CLIENT, Identity, NODE_DNS_NAME, Role};
+use tiedkv_protocol::ids::{ClientId, ClusterId, NodeId, RequestId};
+use tiedkv_protocol::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use tiedkv_protocol::request::Ping;
+
+async fn wire(bed: &Bed) -> Wire {
+    Wire::connect(&bed.cluster.certs(), bed.cluster.nodes()[0].ports().client()).await
+}
+
+async fn still_works(bed: &Bed) {
+    let mut wire = wire(bed).await;
+    wire.copy(Copy::untied("key")).await;
+    let (reply, value) = wire.reply().await;
+    assert!(reply.outcome.is_ok(), "{reply:?}");
+    assert_eq!(value, "value");
+}
+
+async fn one_node() -> Bed {
+    let bed = Bed::new(1).await;
+    bed.put_everywhere("key", "value").await;
+    bed
+}
+
+#[tokio::test]
+async fn streams_that_are_no_frames_are_closed_with_a_reason() {
+    let bed = one_node().await;
+    let mut ping = Vec::new();
+    frame::encode(FrameKind::Ping, &Ping { request: RequestId(1) }, b"", &mut ping).unwrap();
+    let oversized = {
+        let mut bytes = ping.clone();
+        bytes[..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        bytes
+    };
+    let unknown = {
+        let mut bytes = ping.clone();
+        bytes[4] = 200;
+        bytes
+    };
+    for bytes in [vec![0xff; 100], oversized, unknown, vec![0; 64]] {
+        let mut wire = wire(&bed).await;
+        wire.bytes(&bytes).await;
+        let reason = wire.closed().await;
+        assert!(reason.contains("closed by peer"), "{reason}");
+        still_works(&bed).await;
+    }
+}
+
+#[tokio::test]
+async fn a_header_that_is_no_message_is_answered_or_closed_and_harms_nobody_else() {
+    let bed = one_node().await;
+    let mut bystander = wire(&bed).await;
+    let mut wire = wire(&bed).await;
+    wire.bytes(&[8, 0, 0, 0, FrameKind::Read as u8, 0, 4, 0, 0xff, 0xff, 0xff, 0xff]).await;
+    wire.closed().await;
+    bystander.copy(Copy::untied("key")).await;
+    assert!(bystander.reply().await.0.outcome.is_ok());
+}
+
+#[tokio::test]
+async fn a_version_that_is_not_spoken_is_refused_by_name() {
+    let bed = one_node().await;
+    let certs = bed.cluster.certs();
+    let address = bed.cluster.nodes()[0].ports().client();
+    let mut wire = Wire::connect_silently(&certs, address).await;
+    wire.frame(FrameKind::Hello, &Hello { version_min: 900, version_max: 901, client: ClientId(1) }).await;
+    let reason = wire.closed().await;
+    assert!(reason.contains("version"), "{reason}");
+    still_works(&bed).await;
+}
+
+#[tokio::test]
+async fn a_silent_handshake_is_closed_in_time() {
+    let bed = one_node().await;
+    let silent = Wire::connect_silently(&bed.cluster.certs(), bed.cluster.nodes()[0].ports().client()).await;
+    silent.closed().await;
+    still_works(&bed).await;
+}
+
+#[tokio::test]
+async fn wrong_ties_keys_and_times_are_answered_by_kind() {
+    let bed = one_node().await;
+    let mut wire = wire(&bed).await;
+    let (own, other, stranger) = (NodeId(1), NodeId(2), NodeId(77));
+    let long: &'static str = "x".repeat(KEY_BYTES_MAX + 1).leak();
+    let tied = |members: &[NodeId], number| Copy::tied("key", fresh_tie(), members, number);
+    for (name, copy, code) in [
+        ("a tie with a stranger", tied(&[own, stranger], 0), ErrorCode::BadTie),
+        ("a tie that names itself twice", tied(&[own, own], 0), ErrorCode::BadTie),
+        ("a tie of another node's number", tied(&[other, own], 0), ErrorCode::BadTie),
+        ("a tie of four", tied(&[own, other, stranger, NodeId(3)], 0), ErrorCode::BadTie),
+        ("a tie of none", tied(&[], 0), ErrorCode::BadTie),
+        ("an empty key", Copy::untied(""), ErrorCode::OverLimit),
+        ("a long key", Copy::untied(long), ErrorCode::OverLimit),
+        ("no time left", Copy::untied("key").within(Duration::ZERO), ErrorCode::Expired),
+    ] {
+        wire.copy(copy).await;
+        let (reply, _) = wire.reply().await;
+        let failure = reply.outcome.expect_err(name);
+        assert_eq!(failure.code, code, "{name}: {}", failure.message);
+        assert!(!reply.service.started && !failure.message.is_empty(), "{name}");
+    }
+    wire.copy(Copy::untied("key").within(Duration::from_secs(365 * 24 * 3600))).await;
+    assert!(wire.reply().await.0.outcome.is_ok(), "a year is cut, not refused");
+}
+
+#[tokio::test]
+async fn ten_thousand_requests_at_once_are_all_answered() {
+    let bed = one_node().await;
+    let mut wire = wire(&bed).await;
+    for _ in 0..10_000 {
+        wire.copy(Copy::untied("key")).await;
+    }
+    let mut good = 0;
+    for _ in 0..10_000 {
+        match wire.reply().await.0.outcome {
+            Ok(_) => good += 1,
+            Err(failure) => assert!(
+                matches!(failure.code, ErrorCode::Busy | ErrorCode::Expired),
+                "{}: {}",
+                failure.code,
+                failure.message
+            ),
+        }
+    }
+    assert!(good > 0);
+    still_works(&bed).await;
+}
+
+#[tokio::test]
+async fn the_crate_refuses_what_no_node_would_take() {
+    let bed = one_node().await;
+    let long = vec![b'k'; KEY_BYTES_MAX + 1];
+    let level = ReadOptions { level: Some(Level::Stale { bound: None }), ..ReadOptions::default() };
+    assert_eq!(bed.client.get_with("", level.clone()).await.unwrap_err().code(), Some(ErrorCode::OverLimit));
+    assert_eq!(bed.client.get_with(long, level).await.unwrap_err().code(), Some(ErrorCode::OverLimit));
+    let value = Bytes::from(vec![0; VALUE_BYTES_MAX + 1]);
+    assert_eq!(bed.client.put("key", value).await.unwrap_err().code(), Some(ErrorCode::OverLimit));
+    still_works(&bed).await;
+}
+
+/// Dials a port with a certificate and waits for the end of the connection; its reason.
+async fn refused(bed: &Bed, folder: &std::path::Path, certificate: &str, alpn: &[u8]) -> String {
+    let ports = bed.cluster.nodes()[0].ports();
+    let address = if alpn == ALPN_CANCEL { ports.cancel() } else { ports.client() };
+    let endpoint = endpoint(folder, certificate, alpn);
+    match within("a dial ends", endpoint.connect(address, NODE_DNS_NAME).unwrap()).await {
+        Err(error) => error.to_string(),
+        Ok(connection) => within("the connection ends", connection.closed()).await.to_string(),
+    }
+}
+
+#[tokio::test]
+async fn strangers_are_closed_and_the_next_client_is_served() {
+    let bed = one_node().await;
+    let certs = bed.cluster.certs();
+    let authority = Authority::open(&certs).unwrap();
+    let cluster = authority.cluster();
+    let client = |cluster| Identity { cluster, role: Role::Client("late".to_owned()) };
+    authority.issue("expired", &client(cluster), Validity::Expired).unwrap();
+    authority.issue("elsewhere", &client(ClusterId(cluster.0 ^ 1)), Validity::Current).unwrap();
+
+    let expired = refused(&bed, &certs, "expired", ALPN_CLIENT).await;
+    assert!(expired.to_lowercase().contains("expired"), "{expired}");
+    let elsewhere = refused(&bed, &certs, "elsewhere", ALPN_CLIENT).await;
+    assert!(elsewhere.contains("cluster"), "{elsewhere}");
+    let node = refused(&bed, &certs, "node-1", ALPN_CLIENT).await;
+    assert!(node.contains("may not speak on the client port"), "{node}");
+    let peer = refused(&bed, &certs, "client", ALPN_CANCEL).await;
+    assert!(peer.contains("may not speak on the cancel port"), "{peer}");
+
+    let other = tempfile::tempdir().unwrap();
+    Authority::create(other.path()).unwrap().issue_client("demo").unwrap();
+    std::fs::copy(certs.join("ca.pem"), other.path().join("ca.pem")).unwrap();
+    let unknown = refused(&bed, other.path(), "client", ALPN_CLIENT).await;
+    assert!(!unknown.is_empty());
+    still_works(&bed).await;
+}
+
+#[tokio::test]
+async fn a_client_that_never_reads_is_closed_or_served_but_blocks_nobody() {
+    let bed = Bed::new(1).await;
+    let big: &'static str = "v".repeat(60_000).leak();
+    bed.put_everywhere("big", big).await;
+    bed.put_everywhere("key", "value").await;
+    let mut deaf = wire(&bed).await;
+    for _ in 0..500 {
+        deaf.copy(Copy::untied("big")).await;
+    }
+    bed.until_counters(NodeId(1), "many answers are owed to it", |now| now.started > 100).await;
+    tokio::time::timeout(PATIENCE, still_works(&bed)).await.expect("a bystander is served");
+    deaf.close();
+    bed.until_at_rest(&[NodeId(1)]).await;
+}

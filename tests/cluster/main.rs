@@ -1,0 +1,14 @@
+//! Real processes, real QUIC: what a tie must survive, seen from outside.
+//!
+//! Declared in `cli/Cargo.toml`, so that cargo builds the binary for it. Every test has a cluster of its own
+//! ([`bed`]). Where a race must go one exact way, the test itself plays the client byte by byte ([`wire`]) or a
+//! member of the cluster ([`ghost`]). Nothing sleeps and hopes: every wait is for a condition, with a deadline.
+
+mod bad_input;
+mod bed;
+mod cancels;
+mod faults;
+mod ghost;
+mod lag;
+mod load;
+mod wire;
