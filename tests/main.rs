@@ -2,4 +2,6 @@
 //!
 //! Real processes are tested elsewhere: `tests/cluster`, declared in `cli/Cargo.toml`.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod tidy;

@@ -4,6 +4,12 @@
 //! ([`bed`]). Where a race must go one exact way, the test itself plays the client byte by byte ([`wire`]) or a
 //! member of the cluster ([`ghost`]). Nothing sleeps and hopes: every wait is for a condition, with a deadline.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "helpers of tests, measured by the machine's clock"
+)]
+
 mod bad_input;
 mod bed;
 mod cancels;
