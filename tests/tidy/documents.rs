@@ -65,3 +65,32 @@ fn planted_offences_are_found() {
     let page = concat!("see DESIGN", ".md");
     assert_eq!(strangers(&planted("a.rs", page)).len(), 1);
 }
+
+/// Settings of a node without a row of their own, with their default, in the operator's document.
+fn undocumented_settings(text: &str) -> Vec<String> {
+    let row = |name: &str, default: &str| match default {
+        "" => format!("| `{name}` | none |"),
+        default => format!("| `{name}` | `{default}` |"),
+    };
+    tiedkv_server::config::SETTINGS
+        .iter()
+        .map(|setting| row(setting.name, setting.default))
+        .filter(|row| !text.contains(row))
+        .map(|row| format!("docs/operations.md lacks the row {row}"))
+        .collect()
+}
+
+#[test]
+fn every_setting_of_a_node_is_documented_with_its_default() {
+    let text = std::fs::read_to_string(root().join("docs/operations.md")).unwrap();
+    none(undocumented_settings(&text));
+    assert_eq!(undocumented_settings("").len(), tiedkv_server::config::SETTINGS.len());
+}
+
+#[test]
+fn every_error_code_has_a_remedy() {
+    let text = std::fs::read_to_string(root().join("docs/operations.md")).unwrap();
+    let codes = tiedkv_protocol::error::ErrorCode::ALL.iter();
+    let rows = codes.map(|code| format!("| `{}` |", code.name()));
+    none(rows.filter(|row| !text.contains(row)).map(|row| format!("docs/operations.md lacks {row}")).collect());
+}

@@ -10,10 +10,6 @@ pub(super) struct File {
 }
 
 impl File {
-    pub(super) fn is_rust(&self) -> bool {
-        self.path.ends_with(".rs")
-    }
-
     /// True for files of which nothing is shipped.
     pub(super) fn is_test(&self) -> bool {
         self.path.starts_with("tests/")
