@@ -78,6 +78,13 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     finish(bytes, bincode::serde::seed_decode_from_slice(seed, bytes, HEADER))
 }
 
+/// Decodes the first part of a control header and ignores what follows; `None` if it is no such part. For
+/// answering to a message that cannot be decoded whole.
+pub fn decode_first<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let seed = Frugal(PhantomData::<T>);
+    bincode::serde::seed_decode_from_slice(seed, bytes, HEADER).ok().map(|(first, _)| first)
+}
+
 /// Encodes what goes to our own peers or disk.
 ///
 /// # Errors

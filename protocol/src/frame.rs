@@ -12,6 +12,7 @@
 //! This room does no I/O: [`FrameDecoder`] is fed bytes and yields frames; [`encode`] appends one.
 
 use crate::codec::{self, CodecError};
+use crate::ids::RequestId;
 use crate::limits::{FRAME_BYTES_MAX, HEADER_BYTES_MAX};
 use bytes::{Buf, Bytes, BytesMut};
 use serde::{Serialize, de::DeserializeOwned};
@@ -81,6 +82,17 @@ impl Frame {
     pub fn message<T: DeserializeOwned>(&self) -> Result<T, CodecError> {
         codec::decode(&self.header)
     }
+
+    /// The request that a frame of a client belongs to, even if the rest of its header cannot be decoded: every
+    /// request begins with its id. `None` if there is none or its bytes are none.
+    pub fn request(&self) -> Option<RequestId> {
+        match self.kind {
+            FrameKind::Read | FrameKind::Write | FrameKind::Ping | FrameKind::Admin => {
+                codec::decode_first(&self.header)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Why a stream of bytes is no stream of frames. The stream cannot go on after one.
@@ -110,6 +122,21 @@ pub fn encode<T: Serialize>(
     payload: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<(), FrameError> {
+    encode_head(kind, message, payload.len(), out)?;
+    out.extend_from_slice(payload);
+    Ok(())
+}
+
+/// Appends all of a frame but its payload of `payload_bytes`, which the caller sends right after it.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_head<T: Serialize>(
+    kind: FrameKind,
+    message: &T,
+    payload_bytes: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), FrameError> {
     let start = out.len();
     out.extend_from_slice(&[0, 0, 0, 0, kind as u8, 0, 0, 0]);
     let header = match codec::encode_into(message, out) {
@@ -119,14 +146,13 @@ pub fn encode<T: Serialize>(
             return Err(error.into());
         }
     };
-    let length = PREFIX_BYTES - 4 + header + payload.len();
+    let length = (PREFIX_BYTES - 4 + header).saturating_add(payload_bytes);
     if length > FRAME_BYTES_MAX {
         out.truncate(start);
         return Err(FrameError::Length(length));
     }
     out[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
     out[start + 6..start + 8].copy_from_slice(&(header as u16).to_le_bytes());
-    out.extend_from_slice(payload);
     Ok(())
 }
 

@@ -108,3 +108,15 @@ fn the_longest_value_fits_and_one_frame_over_the_bound_does_not() {
     assert!(matches!(error, FrameError::Length(_)));
     assert_eq!(out, [9], "what was there before stays");
 }
+
+#[test]
+fn the_request_of_a_frame_is_known_even_if_the_rest_of_its_header_is_garbage() {
+    let mut header = Vec::new();
+    crate::codec::encode_into(&RequestId(77_777), &mut header).unwrap();
+    header.extend_from_slice(&[0xff; 40]);
+    let frame = Frame { kind: FrameKind::Read, header: header.into(), payload: Bytes::new() };
+    assert!(frame.message::<crate::request::ReadRequest>().is_err());
+    assert_eq!(frame.request(), Some(RequestId(77_777)));
+    assert_eq!(Frame { kind: FrameKind::Withdraw, ..frame.clone() }.request(), None);
+    assert_eq!(Frame { header: Bytes::new(), ..frame }.request(), None);
+}

@@ -4,8 +4,16 @@
 //! |---|---|
 //! | [`tls`] | loads certificates, makes TLS configurations, tells who is at the other end |
 //! | [`quic`] | QUIC settings of each port |
+//! | [`listen`] | the client port: sockets, accept loop, bounds of half-open connections |
+//! | [`client_session`] | one client connection from hello to end |
+//! | [`dispatch`] | one frame of a client: decode it, call the room it is for |
+//! | [`replies`] | answers from worker threads to a connection's writer |
 
+pub mod client_session;
+pub mod dispatch;
+pub mod listen;
 pub mod quic;
+pub mod replies;
 pub mod tls;
 
 #[cfg(test)]

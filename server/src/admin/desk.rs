@@ -1,0 +1,95 @@
+//! Administrative operations of authenticated clients: figures for everybody, disturbances and faults only where
+//! the node was started for them, membership and ceiling by the replica.
+
+use super::status::Observer;
+use bytes::Bytes;
+use std::sync::Arc;
+use tiedkv_protocol::codec;
+use tiedkv_protocol::error::ErrorCode;
+use tiedkv_protocol::request::AdminOperation;
+use tiedkv_protocol::response::Failure;
+
+/// Most start records in one answer (a record takes up to about 110 bytes).
+const START_RECORDS_PER_ANSWER: usize = 32 * 1024;
+
+/// Answers administrative operations.
+pub struct Desk {
+    observer: Arc<Observer>,
+}
+
+impl Desk {
+    /// A desk for the node that `observer` sees.
+    pub fn new(observer: Arc<Observer>) -> Self {
+        Self { observer }
+    }
+
+    /// Does what is asked, or says why not; the document that goes with the answer, often empty.
+    ///
+    /// # Errors
+    /// `NotAllowed` where the node was not started for it, else what the asked room says.
+    ///
+    /// # Cancel safety
+    /// A dropped change of membership or leadership may still happen; all else happens at once.
+    pub async fn answer(&self, operation: AdminOperation) -> Result<Bytes, Failure> {
+        let node = &self.observer;
+        match operation {
+            AdminOperation::Disturb(disturbance) => {
+                self.need(node.allow_disturb, "allow_disturb")?;
+                node.path.disturb(disturbance)?;
+            }
+            AdminOperation::RecordStarts { on } => {
+                self.need(node.allow_disturb || node.allow_faults, "allow_disturb")?;
+                node.path.record_starts(on);
+            }
+            AdminOperation::TakeStarts { from } => {
+                self.need(node.allow_disturb || node.allow_faults, "allow_disturb")?;
+                return self.starts(from);
+            }
+            AdminOperation::Counters => return json(&node.counters()),
+            AdminOperation::Status => return json(&node.status()),
+            AdminOperation::DropCancels { share } => {
+                self.need(node.allow_faults, "allow_faults")?;
+                if !(0.0..=1.0).contains(&share) {
+                    return Err(Failure::new(ErrorCode::OverLimit, "a share is within 0.0 and 1.0"));
+                }
+                node.cancels.drop_share(share);
+            }
+            AdminOperation::Lag { on } => {
+                self.need(node.allow_faults, "allow_faults")?;
+                node.replica.lag(on)?;
+            }
+            AdminOperation::FailReads { on } => {
+                self.need(node.allow_faults, "allow_faults")?;
+                node.path.fail_reads(on);
+            }
+            AdminOperation::MemberAdd { .. }
+            | AdminOperation::MemberRemove { .. }
+            | AdminOperation::TransferLeader { .. }
+            | AdminOperation::SetCeiling(_) => node.replica.administer(operation).await?,
+        }
+        Ok(Bytes::new())
+    }
+
+    fn need(&self, allowed: bool, setting: &str) -> Result<(), Failure> {
+        if allowed {
+            return Ok(());
+        }
+        let text = format!("this node was not started for it: it needs `{setting}` = true");
+        Err(Failure::new(ErrorCode::NotAllowed, text))
+    }
+
+    fn starts(&self, from: u64) -> Result<Bytes, Failure> {
+        let page = self.observer.path.take_starts(from, START_RECORDS_PER_ANSWER);
+        if page.first > from && !page.records.is_empty() {
+            let text = format!("records before {} are overwritten: take them more often", page.first);
+            return Err(Failure::new(ErrorCode::OverLimit, text));
+        }
+        codec::encode_large(&page.records)
+            .map(Bytes::from)
+            .map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))
+    }
+}
+
+fn json<T: serde::Serialize>(page: &T) -> Result<Bytes, Failure> {
+    serde_json::to_vec(page).map(Bytes::from).map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))
+}

@@ -1,0 +1,17 @@
+//! The other nodes: who they are, how to reach them, and what travels between them.
+//!
+//! | room | job |
+//! |---|---|
+//! | [`directory`] | members, addresses, zones; the topology that clients are told |
+//! | [`handshake`] | connections between nodes: dialled or accepted, authenticated, with a deadline |
+//! | [`cancel_channel`] | the cancel channel's door for workers, and its figures |
+//! | [`cancel_link`] | the tasks of the cancel channel's thread |
+//! | [`health`] | pure: is the channel to a peer usable, and how long does a cancel fly |
+//! | [`priority`] | real-time priority for the cancel channel's thread |
+
+pub mod cancel_channel;
+mod cancel_link;
+pub mod directory;
+pub mod handshake;
+pub mod health;
+pub mod priority;

@@ -1,0 +1,165 @@
+//! The side of a node that stores and orders: a store, who takes writes, who knows what a linearizable read waits
+//! for, and a control. The seam between `node` and what `storage` says: in memory, or on disk and replicated.
+//!
+//! This room opens what the settings ask for; how it works inside is known to `storage` and `raft` alone.
+
+use crate::config::{Config, Storage};
+use crate::error::NodeError;
+use crate::peer::directory::Directory;
+use crate::request::barrier::{NoBarrier, ReadBarrier};
+use crate::request::doors::{WriteFuture, Writer};
+use crate::storage::memory::MemoryStore;
+use crate::storage::state_store::StateStore;
+use crate::transport::tls::Credentials;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tiedkv_protocol::error::ErrorCode;
+use tiedkv_protocol::ids::{CallerId, NodeId, Position};
+use tiedkv_protocol::request::{AdminOperation, WriteRequest};
+use tiedkv_protocol::response::{Failure, WriteReply};
+use tokio::runtime::Handle;
+
+/// What stores and orders, opened.
+pub struct Replica {
+    /// Where views come from.
+    pub store: Arc<dyn StateStore>,
+    /// Who takes writes.
+    pub writer: Arc<dyn Writer>,
+    /// Who knows what a linearizable read waits for.
+    pub barrier: Arc<dyn ReadBarrier>,
+    /// Everything else.
+    pub control: Arc<dyn ReplicaControl>,
+    /// Where peers are listened to for Raft, if they are.
+    pub peer_address: Option<SocketAddr>,
+}
+
+/// What a replica is given to live with.
+pub struct Surroundings {
+    /// Certificates.
+    pub credentials: Arc<Credentials>,
+    /// Who is in the cluster; a replicated one keeps members and leader up to date here.
+    pub directory: Arc<Directory>,
+    /// The runtime for peers' Raft: one thread, shared with admin HTTP only.
+    pub peers: Handle,
+}
+
+/// A future of the replica's control.
+pub type ControlFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A replica at one moment, for `/status`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaStatus {
+    /// `memory`, or what Raft says: `leader`, `follower`, `candidate`, `learner`.
+    pub role: String,
+    /// Raft's term; 0 where nothing is replicated.
+    pub term: u64,
+    /// Who leads, if known.
+    pub leader: Option<NodeId>,
+    /// Position of the newest published view.
+    pub applied: Position,
+    /// Position known to be committed; the same as `applied` where nothing is replicated.
+    pub committed: Position,
+}
+
+/// What a node asks of its replica besides reads and writes.
+pub trait ReplicaControl: Send + Sync {
+    /// The state now; cheap.
+    fn status(&self) -> ReplicaStatus;
+    /// Can it serve? One line for `/readyz` if not.
+    ///
+    /// # Errors
+    /// Says what is missing.
+    fn ready(&self) -> Result<(), String>;
+    /// Holds publication back, or catches up: for tests.
+    ///
+    /// # Errors
+    /// `Unsupported` where the store cannot.
+    fn lag(&self, on: bool) -> Result<(), Failure>;
+    /// An operation on the cluster: members, leadership, ceiling.
+    fn administer(&self, operation: AdminOperation) -> ControlFuture<Result<(), Failure>>;
+    /// The node is about to stop: hands leadership on, if it can within `patience`.
+    fn leave(&self, patience: Duration) -> ControlFuture<()>;
+    /// Ends everything and closes files; blocks, at most about `patience`.
+    fn stop(&self, patience: Duration);
+}
+
+/// Opens what `config` asks for.
+///
+/// # Errors
+/// When storage or sockets cannot be opened.
+pub fn open(config: &Config, surroundings: Surroundings) -> Result<Replica, NodeError> {
+    match config.storage {
+        Storage::Memory => Ok(open_memory(surroundings.directory)),
+        Storage::Fjall => Err(NodeError::Storage("`storage` = `fjall` is not part of this build".to_owned())),
+    }
+}
+
+fn open_memory(directory: Arc<Directory>) -> Replica {
+    let store = Arc::new(MemoryStore::new());
+    Replica {
+        writer: Arc::new(Unwritten(directory.own())),
+        barrier: Arc::new(NoBarrier),
+        control: Arc::new(MemoryControl { store: store.clone(), directory }),
+        store,
+        peer_address: None,
+    }
+}
+
+/// Takes no writes.
+struct Unwritten(NodeId);
+
+impl Writer for Unwritten {
+    fn write(&self, _caller: CallerId, request: WriteRequest, _value: Bytes) -> WriteFuture {
+        let outcome = Err(Failure::new(ErrorCode::Unsupported, "this node takes no writes"));
+        let reply = WriteReply { request: request.request, node: self.0, outcome };
+        Box::pin(async { reply })
+    }
+}
+
+/// The control of a node that is not replicated.
+struct MemoryControl {
+    store: Arc<MemoryStore>,
+    directory: Arc<Directory>,
+}
+
+impl ReplicaControl for MemoryControl {
+    fn status(&self) -> ReplicaStatus {
+        let applied = self.store.view().position();
+        ReplicaStatus { role: "memory".to_owned(), term: 0, leader: None, applied, committed: applied }
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn lag(&self, on: bool) -> Result<(), Failure> {
+        self.store.lag(on);
+        Ok(())
+    }
+
+    fn administer(&self, operation: AdminOperation) -> ControlFuture<Result<(), Failure>> {
+        let outcome = match operation {
+            // Not replicated: holds for this node, until it restarts.
+            AdminOperation::SetCeiling(ceiling) => {
+                self.directory.set_ceiling(ceiling);
+                Ok(())
+            }
+            _ => Err(Failure::new(
+                ErrorCode::Unsupported,
+                "this node is not replicated (`storage` = `memory`): there is no membership to change",
+            )),
+        };
+        Box::pin(async { outcome })
+    }
+
+    fn leave(&self, _patience: Duration) -> ControlFuture<()> {
+        Box::pin(async {})
+    }
+
+    fn stop(&self, _patience: Duration) {}
+}

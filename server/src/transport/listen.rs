@@ -1,0 +1,175 @@
+//! The client port: opens sockets, accepts connections, bounds what half-open ones may cost.
+//!
+//! A handshake costs signatures, so their number is bounded: from half the bound on, an address is validated
+//! first (QUIC Retry, RFC 9000 section 8.1.2); at the bound, and at the bound of connections, one more is refused.
+
+use super::client_session::{greet, serve};
+use super::dispatch::Door;
+use super::quic::CLOSE_STRANGER;
+use super::tls::Credentials;
+use crate::shutdown::{Phase, reached};
+use quinn::{Connection, Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime};
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+/// Opens an endpoint on `address` whose socket has buffers of `buffer_bytes`, as far as the system gives them. Call
+/// within the runtime that shall drive it.
+///
+/// # Errors
+/// When the socket cannot be opened.
+pub fn endpoint(address: SocketAddr, buffer_bytes: usize, config: ServerConfig) -> io::Result<Endpoint> {
+    let socket = UdpSocket::bind(address)?;
+    grow_buffers(&socket, buffer_bytes);
+    Endpoint::new(EndpointConfig::default(), Some(config), socket, Arc::new(TokioRuntime))
+}
+
+/// Asks for socket buffers, reads back what was given, and says so once per process if it was less.
+fn grow_buffers(socket: &UdpSocket, wanted: usize) {
+    use rustix::net::sockopt;
+    static SAID: std::sync::Once = std::sync::Once::new();
+    let asked = sockopt::set_socket_recv_buffer_size(socket, wanted)
+        .and_then(|()| sockopt::set_socket_send_buffer_size(socket, wanted));
+    // The kernel doubles what was asked for, for its own bookkeeping (socket(7)).
+    let got = sockopt::socket_recv_buffer_size(socket).unwrap_or(0) / 2;
+    if asked.is_err() || got < wanted {
+        SAID.call_once(|| {
+            tracing::warn!(wanted, got, "UDP buffers are smaller than asked: raise net.core.rmem_max and wmem_max");
+        });
+    }
+}
+
+/// Counts what the accept loop does.
+#[derive(Debug, Default)]
+pub struct ListenCounters {
+    /// Handshakes begun.
+    pub handshakes: AtomicU64,
+    /// Addresses asked to prove themselves first.
+    pub retried: AtomicU64,
+    /// Refused at a bound.
+    pub refused: AtomicU64,
+    /// Handshakes that failed or came from a stranger.
+    pub failed: AtomicU64,
+}
+
+/// The accept loop of the client port.
+pub struct ClientListener {
+    endpoint: Endpoint,
+    credentials: Arc<Credentials>,
+    door: Arc<Door>,
+    handshakes: Arc<Semaphore>,
+    handshakes_max: usize,
+    connections: Arc<Semaphore>,
+    counters: Arc<ListenCounters>,
+}
+
+impl ClientListener {
+    /// At most `handshakes_max` half-open and `connections_max` open connections.
+    pub fn new(
+        endpoint: Endpoint,
+        credentials: Arc<Credentials>,
+        door: Arc<Door>,
+        bounds: ConnectionBounds,
+        counters: Arc<ListenCounters>,
+    ) -> Self {
+        Self {
+            endpoint,
+            credentials,
+            door,
+            handshakes: Arc::new(Semaphore::new(bounds.handshakes_max)),
+            handshakes_max: bounds.handshakes_max,
+            connections: Arc::new(Semaphore::new(bounds.connections_max)),
+            counters,
+        }
+    }
+
+    /// Accepts until the node closes.
+    pub async fn run(self) {
+        let mut phase = self.door.phase.clone();
+        loop {
+            let incoming = tokio::select! {
+                incoming = self.endpoint.accept() => incoming,
+                () = reached(&mut phase, Phase::Closing) => None,
+            };
+            match incoming {
+                Some(incoming) => self.judge(incoming),
+                None => return,
+            }
+        }
+    }
+
+    fn judge(&self, incoming: Incoming) {
+        let handshake = self.handshakes.clone().try_acquire_owned();
+        let connection = self.connections.clone().try_acquire_owned();
+        let (Ok(handshake), Ok(connection)) = (handshake, connection) else {
+            self.counters.refused.fetch_add(1, Relaxed);
+            return incoming.refuse();
+        };
+        let crowded = self.handshakes.available_permits() < self.handshakes_max / 2;
+        if crowded && !incoming.remote_address_validated() && incoming.may_retry() {
+            self.counters.retried.fetch_add(1, Relaxed);
+            if let Err(error) = incoming.retry() {
+                tracing::debug!(%error, "retry not possible");
+            }
+            return;
+        }
+        self.counters.handshakes.fetch_add(1, Relaxed);
+        let visit = Visit {
+            credentials: self.credentials.clone(),
+            door: self.door.clone(),
+            counters: self.counters.clone(),
+        };
+        tokio::spawn(visit.run(incoming, handshake, connection));
+    }
+}
+
+/// Bounds of the client port.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionBounds {
+    /// Half-open connections.
+    pub handshakes_max: usize,
+    /// Open connections, half-open ones included.
+    pub connections_max: usize,
+}
+
+/// One connection from its first packet to its end.
+struct Visit {
+    credentials: Arc<Credentials>,
+    door: Arc<Door>,
+    counters: Arc<ListenCounters>,
+}
+
+impl Visit {
+    async fn run(self, incoming: Incoming, handshake: OwnedSemaphorePermit, _connection: OwnedSemaphorePermit) {
+        let from = incoming.remote_address();
+        let limit = self.door.limits.handshake_limit;
+        let connection: Connection = match timeout(limit, async { incoming.await }).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) => return self.failed(from, &error.to_string()),
+            Err(_) => return self.failed(from, "too slow"),
+        };
+        let caller = match self.credentials.check_client(&connection) {
+            Ok((caller, name)) => {
+                tracing::debug!(%from, %name, %caller, "client connected");
+                caller
+            }
+            Err(stranger) => {
+                connection.close(CLOSE_STRANGER, stranger.to_string().as_bytes());
+                return self.failed(from, &stranger.to_string());
+            }
+        };
+        let greeted = greet(&self.door, connection, caller).await;
+        drop(handshake);
+        if let Some(greeted) = greeted {
+            serve(self.door, greeted).await;
+        }
+    }
+
+    fn failed(&self, from: SocketAddr, reason: &str) {
+        self.counters.failed.fetch_add(1, Relaxed);
+        tracing::debug!(%from, reason, "client handshake failed");
+    }
+}
