@@ -1,9 +1,17 @@
 //! Replication: one Raft group per shard. Nothing outside this room and `storage` names openraft, raft-log or
 //! fjall types.
 
+pub mod folder;
+pub mod group;
 pub mod log_codec;
 pub mod log_store;
+pub mod membership;
+pub mod network;
 pub mod outcomes;
+pub mod read_barrier;
+mod run;
+pub mod serve;
 pub mod snapshot;
 pub mod state_machine;
 pub mod types;
+pub mod write;

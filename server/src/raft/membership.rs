@@ -1,0 +1,173 @@
+//! Members of a group: who they are to the rest of the node, and their change one at a time.
+//!
+//! A new member first learns, then votes. A change that would leave less than a quorum of voters that are heard
+//! from is refused.
+
+use crate::raft::state_machine::StateMachine;
+use crate::raft::types::{MemberRecord, StoredMembership, TypeConfig};
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{ClientWriteError, RaftError};
+use openraft::metrics::RaftMetrics;
+use openraft::{ChangeMembers, Instant as _, Raft};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tiedkv_protocol::error::ErrorCode;
+use tiedkv_protocol::hello::{Member, Topology};
+use tiedkv_protocol::ids::{NodeId, SHARD_ZERO};
+use tiedkv_protocol::limits::MEMBERS_MAX;
+use tiedkv_protocol::response::Failure;
+use tokio::time::timeout;
+
+/// A voter counts as alive if it acknowledged something within this time.
+const HEARD_WITHIN: Duration = Duration::from_secs(2);
+
+/// The topology that metrics show. Its version grows with the term and the membership entry.
+pub(super) fn topology(metrics: &RaftMetrics<TypeConfig>) -> Topology {
+    let membership = &metrics.membership_config;
+    let leader = metrics.current_leader.map(NodeId);
+    let index = membership.log_id().map_or(0, |id| id.index + 1);
+    Topology {
+        version: (metrics.current_term << 33) | (index << 1) | u64::from(leader.is_some()),
+        shard: SHARD_ZERO,
+        members: members(membership),
+        leader,
+    }
+}
+
+fn members(membership: &StoredMembership) -> Vec<Member> {
+    let voters: BTreeSet<u64> = membership.voter_ids().collect();
+    membership.nodes().map(|(id, record)| record.member(NodeId(*id), !voters.contains(id))).collect()
+}
+
+/// Adds `member`: as a learner until it has caught up, then as a voter. Done already: nothing.
+///
+/// # Errors
+/// `NotLeader`, `Membership` with the reason, or `Expired` when it did not catch up in `wait` (it stays a learner
+/// then; the same call goes on).
+pub(super) async fn add(
+    raft: &Raft<TypeConfig, StateMachine>,
+    member: &Member,
+    wait: Duration,
+) -> Result<(), Failure> {
+    let id = member.node.0;
+    let record = MemberRecord::from(member);
+    let before = current(raft);
+    if before.nodes().count() >= MEMBERS_MAX {
+        return Err(refused(format!("a cluster has at most {MEMBERS_MAX} members")));
+    }
+    match before.get_node(&id) {
+        Some(known) if *known != record => {
+            return Err(refused(format!("{} is a member under other addresses; remove it first", member.node)));
+        }
+        Some(_) if before.voter_ids().any(|voter| voter == id) => return Ok(()),
+        _ => {}
+    }
+    let added = timeout(wait, async {
+        raft.add_learner(id, record, true).await.map_err(failed)?;
+        raft.change_membership(ChangeMembers::AddVoterIds(BTreeSet::from([id])), false).await.map_err(failed)
+    });
+    match added.await {
+        Ok(added) => added.map(drop),
+        Err(_) => Err(Failure::new(
+            ErrorCode::Expired,
+            format!(
+                "{} has not caught up in {wait:?}; it stays a learner, run the same command again",
+                member.node
+            ),
+        )),
+    }
+}
+
+/// Removes a member. Unknown already: nothing.
+///
+/// # Errors
+/// As [`add`]; also when the members that stay and are heard from are no quorum.
+pub(super) async fn remove(
+    raft: &Raft<TypeConfig, StateMachine>,
+    own: NodeId,
+    node: NodeId,
+    wait: Duration,
+) -> Result<(), Failure> {
+    let before = current(raft);
+    if before.get_node(&node.0).is_none() {
+        return Ok(());
+    }
+    let staying: BTreeSet<u64> = before.voter_ids().filter(|voter| *voter != node.0).collect();
+    if staying.is_empty() {
+        return Err(refused(format!("{node} is the last voter")));
+    }
+    let alive = alive(raft, own);
+    let heard = staying.iter().filter(|voter| alive.contains(voter)).count();
+    let quorum = staying.len() / 2 + 1;
+    if heard < quorum {
+        return Err(refused(format!(
+            "without {node} {} voters stay, {heard} of them are heard from and {quorum} are needed: the cluster would \
+             lose its quorum. Bring a member back or add one first",
+            staying.len()
+        )));
+    }
+    let change = if before.voter_ids().any(|voter| voter == node.0) {
+        ChangeMembers::RemoveVoters(BTreeSet::from([node.0]))
+    } else {
+        ChangeMembers::RemoveNodes(BTreeSet::from([node.0]))
+    };
+    match timeout(wait, raft.change_membership(change, false)).await {
+        Ok(removed) => removed.map(drop).map_err(failed),
+        Err(_) => {
+            Err(Failure::new(ErrorCode::UnknownOutcome, "no quorum confirmed the change in time; look again"))
+        }
+    }
+}
+
+fn current(raft: &Raft<TypeConfig, StateMachine>) -> StoredMembership {
+    let metrics = raft.metrics();
+    let metrics = metrics.borrow_watched();
+    (*metrics.membership_config).clone()
+}
+
+/// The voters that this leader heard from lately, with itself.
+fn alive(raft: &Raft<TypeConfig, StateMachine>, own: NodeId) -> BTreeSet<u64> {
+    let metrics = raft.metrics();
+    let metrics = metrics.borrow_watched();
+    let heard: BTreeMap<_, _> = metrics.heartbeat.clone().unwrap_or_default();
+    let mut alive: BTreeSet<u64> = heard
+        .into_iter()
+        .filter(|(_, when)| when.as_ref().is_some_and(|when| when.elapsed() < HEARD_WITHIN))
+        .map(|(node, _)| node)
+        .collect();
+    alive.insert(own.0);
+    alive
+}
+
+/// The voter that has most of the log, other than `own`: whom leadership goes to.
+pub(super) fn heir(metrics: &RaftMetrics<TypeConfig>, own: NodeId) -> Option<NodeId> {
+    let voters: BTreeSet<u64> = metrics.membership_config.voter_ids().collect();
+    let replication = metrics.replication.as_ref()?;
+    replication
+        .iter()
+        .filter(|(node, _)| **node != own.0 && voters.contains(node))
+        .max_by_key(|(_, matched)| (*matched).clone())
+        .map(|(node, _)| NodeId(*node))
+}
+
+fn refused(why: String) -> Failure {
+    Failure::new(ErrorCode::Membership, why)
+}
+
+fn failed(error: RaftError<TypeConfig, ClientWriteError<TypeConfig>>) -> Failure {
+    match error {
+        RaftError::APIError(ClientWriteError::ForwardToLeader(forward)) => {
+            let leader = forward.leader_id.map(NodeId);
+            let mut failure = Failure::new(
+                ErrorCode::NotLeader,
+                leader.map_or_else(|| "no leader now".to_owned(), |leader| format!("{leader} leads the shard")),
+            );
+            failure.leader = leader;
+            failure
+        }
+        RaftError::APIError(ClientWriteError::LogEntryDiscarded(_)) | RaftError::Fatal(_) => {
+            Failure::new(ErrorCode::UnknownOutcome, format!("{error}; look again"))
+        }
+        RaftError::APIError(error) => refused(error.to_string()),
+    }
+}

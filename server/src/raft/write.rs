@@ -1,0 +1,339 @@
+//! The write path of a replica: many callers' writes become batches of log entries; each is answered when its
+//! entry is on disk at a quorum and applied here.
+//!
+//! A follower answers `NotLeader` with the leader. A leader that has no lease yet (right after its election) keeps
+//! the write and proposes it again. A write whose time is over before it was proposed was not applied; after that
+//! its outcome is unknown to this node, and the caller's idempotency key makes a repeat harmless.
+
+use crate::raft::state_machine::StateMachine;
+use crate::raft::types::{Answer, Change, Command, TypeConfig, WriteKey, digest};
+use crate::request::doors::WriteFuture;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use openraft::Raft;
+use openraft::errors::ClientWriteError;
+use openraft::raft::WriteResponse;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+use tiedkv_protocol::error::ErrorCode;
+use tiedkv_protocol::ids::{CallerId, NodeId, Position, SHARD_ZERO};
+use tiedkv_protocol::limits::{KEY_BYTES_MAX, TIME_LEFT_MAX, VALUE_BYTES_MAX};
+use tiedkv_protocol::request::{WriteOperation, WriteRequest};
+use tiedkv_protocol::response::{Failure, WriteReply, Written};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// Most writes that are waited for at once; one more is refused.
+pub const WRITES_MAX: usize = 8 * 1024;
+/// Most bytes of keys and values that are waited for at once.
+pub const WRITE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Most writes proposed in one message.
+const BATCH_MAX: usize = 1024;
+/// Pause before a write is proposed again to a leader without a lease.
+const LEASE_PAUSE: Duration = Duration::from_millis(15);
+
+const QUEUED: u8 = 0;
+const PROPOSED: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
+struct Pending {
+    command: Command,
+    state: Arc<AtomicU8>,
+    deadline: Instant,
+    answer: oneshot::Sender<Result<Written, Failure>>,
+    _count: OwnedSemaphorePermit,
+    _bytes: OwnedSemaphorePermit,
+}
+
+/// Counters of the write path since the start.
+#[derive(Debug, Default)]
+pub struct WriteCounters {
+    /// Writes acknowledged.
+    pub acknowledged: AtomicU64,
+    /// Batches proposed.
+    pub batches: AtomicU64,
+    /// Writes proposed again because the leader had no lease yet.
+    pub without_lease: AtomicU64,
+}
+
+/// Where writes are handed in; cheap to clone.
+#[derive(Clone)]
+pub struct WritePath {
+    own: NodeId,
+    leader: watch::Receiver<Option<NodeId>>,
+    queue: mpsc::Sender<Pending>,
+    count: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
+    counters: Arc<WriteCounters>,
+}
+
+impl WritePath {
+    /// Starts the proposing task within the group's runtime; it ends with the last handle.
+    pub(super) fn start(
+        own: NodeId,
+        raft: Raft<TypeConfig, StateMachine>,
+        leader: watch::Receiver<Option<NodeId>>,
+        stamp_ms: u64,
+    ) -> Self {
+        let (queue, inbox) = mpsc::channel(WRITES_MAX);
+        let counters = Arc::new(WriteCounters::default());
+        let proposer = Proposer { raft, queue: queue.downgrade(), counters: counters.clone(), stamp_ms };
+        tokio::spawn(proposer.run(inbox));
+        Self {
+            own,
+            leader,
+            queue,
+            count: Arc::new(Semaphore::new(WRITES_MAX)),
+            bytes: Arc::new(Semaphore::new(WRITE_BYTES_MAX)),
+            counters,
+        }
+    }
+
+    /// Counters since the start.
+    pub fn counters(&self) -> &WriteCounters {
+        &self.counters
+    }
+
+    /// Takes one write; the future ends within the request's time left. It must be polled within a tokio runtime.
+    pub fn write(&self, caller: CallerId, request: WriteRequest, value: Bytes) -> WriteFuture {
+        let (node, id) = (self.own, request.request);
+        let submitted = self.submit(caller, request, value);
+        Box::pin(async move {
+            let outcome = match submitted {
+                Err(failure) => Err(failure),
+                Ok(waiting) => waiting.outcome().await,
+            };
+            WriteReply { request: id, node, outcome }
+        })
+    }
+
+    fn submit(&self, caller: CallerId, request: WriteRequest, value: Bytes) -> Result<Waiting, Failure> {
+        let left = Duration::from_micros(request.time_left_us).min(TIME_LEFT_MAX);
+        let deadline = Instant::now() + left;
+        let command = command(caller, request, value)?;
+        let leader = *self.leader.borrow();
+        if leader != Some(self.own) {
+            return Err(not_leader(leader));
+        }
+        let busy = || {
+            let mut failure = Failure::new(ErrorCode::Busy, "too many writes wait for their quorum");
+            failure.retry_after_us = 5_000;
+            failure
+        };
+        let bytes = u32::try_from(command.bytes()).unwrap_or(u32::MAX);
+        let count = self.count.clone().try_acquire_owned().map_err(|_| busy())?;
+        let bytes = self.bytes.clone().try_acquire_many_owned(bytes).map_err(|_| busy())?;
+        let (sender, answer) = oneshot::channel();
+        let state = Arc::new(AtomicU8::new(QUEUED));
+        let pending =
+            Pending { command, state: state.clone(), deadline, answer: sender, _count: count, _bytes: bytes };
+        self.queue.try_send(pending).map_err(|_| Failure::new(ErrorCode::TryElsewhere, "the group has stopped"))?;
+        Ok(Waiting { answer, state, deadline })
+    }
+}
+
+struct Waiting {
+    answer: oneshot::Receiver<Result<Written, Failure>>,
+    state: Arc<AtomicU8>,
+    deadline: Instant,
+}
+
+impl Waiting {
+    async fn outcome(self) -> Result<Written, Failure> {
+        match timeout_at(self.deadline, self.answer).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => Err(unknown("the group stopped before the write was confirmed")),
+            Err(_) => {
+                Err(match self.state.compare_exchange(QUEUED, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => expired(),
+                    Err(_) => unknown("no quorum confirmed the write in time"),
+                })
+            }
+        }
+    }
+}
+
+fn expired() -> Failure {
+    Failure::new(ErrorCode::Expired, "time was over before the write was proposed; not applied")
+}
+
+fn unknown(why: &str) -> Failure {
+    Failure::new(
+        ErrorCode::UnknownOutcome,
+        format!("{why}; it may be applied later. Repeat it with the same idempotency key"),
+    )
+}
+
+fn not_leader(leader: Option<NodeId>) -> Failure {
+    let mut failure = match leader {
+        Some(leader) => Failure::new(ErrorCode::NotLeader, format!("{leader} leads the shard")),
+        None => Failure::new(ErrorCode::NotLeader, "the shard has no leader now"),
+    };
+    failure.leader = leader;
+    failure.retry_after_us = if leader.is_none() { 30_000 } else { 0 };
+    failure
+}
+
+fn command(caller: CallerId, request: WriteRequest, value: Bytes) -> Result<Command, Failure> {
+    if request.shard != SHARD_ZERO {
+        return Err(Failure::new(ErrorCode::NoShard, format!("shard {} is not here", request.shard)));
+    }
+    let change = match request.operation {
+        WriteOperation::Put { key } => Change::Put { key, value },
+        WriteOperation::Delete { key } => Change::Delete { key },
+    };
+    let (key_len, value_len) = match &change {
+        Change::Put { key, value } => (key.len(), value.len()),
+        Change::Delete { key } => (key.len(), 0),
+    };
+    if key_len == 0 || key_len > KEY_BYTES_MAX || value_len > VALUE_BYTES_MAX {
+        let text = format!(
+            "key of {key_len} and value of {value_len} bytes; bounds are 1 to {KEY_BYTES_MAX} and {VALUE_BYTES_MAX}"
+        );
+        return Err(Failure::new(ErrorCode::OverLimit, text));
+    }
+    let key = request.idempotency;
+    Ok(Command {
+        stamp_ms: 0,
+        key: WriteKey { caller, client: key.client, sequence: key.sequence },
+        floor: key.floor,
+        digest: digest(&change),
+        change,
+    })
+}
+
+struct Proposer {
+    raft: Raft<TypeConfig, StateMachine>,
+    queue: mpsc::WeakSender<Pending>,
+    counters: Arc<WriteCounters>,
+    stamp_ms: u64,
+}
+
+impl Proposer {
+    async fn run(mut self, mut inbox: mpsc::Receiver<Pending>) {
+        let mut arrived = Vec::new();
+        // What arrives while a batch is proposed forms the next one.
+        while inbox.recv_many(&mut arrived, BATCH_MAX).await > 0 {
+            self.stamp_ms = self.stamp_ms.max(wall_clock_ms());
+            let now = Instant::now();
+            let batch: Vec<Pending> = arrived.drain(..).filter_map(|pending| self.take(pending, now)).collect();
+            if batch.is_empty() {
+                continue;
+            }
+            self.counters.batches.fetch_add(1, Ordering::Relaxed);
+            let commands: Vec<Command> = batch.iter().map(|pending| pending.command.clone()).collect();
+            match self.raft.client_write_many(commands).await {
+                Err(fatal) => {
+                    for pending in batch {
+                        answer(pending, Err(unknown(&format!("the group has stopped: {fatal}"))));
+                    }
+                }
+                Ok(mut results) => {
+                    let (counters, queue) = (self.counters.clone(), self.queue.clone());
+                    // As many of these tasks run as batches wait for a quorum; the writes in them are bounded.
+                    tokio::spawn(async move {
+                        for pending in batch {
+                            let result = results.next().await;
+                            finish(pending, result, &counters, &queue);
+                        }
+                    });
+                }
+            }
+        }
+    }
+
+    fn take(&self, mut pending: Pending, now: Instant) -> Option<Pending> {
+        let taken = pending.state.compare_exchange(QUEUED, PROPOSED, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if !taken || pending.answer.is_closed() {
+            // The caller gave up, which is its answer.
+            return None;
+        }
+        if now >= pending.deadline {
+            answer(pending, Err(expired()));
+            return None;
+        }
+        pending.command.stamp_ms = self.stamp_ms;
+        Some(pending)
+    }
+}
+
+type Proposed =
+    Result<Result<WriteResponse<TypeConfig>, ClientWriteError<TypeConfig>>, openraft::errors::Fatal<TypeConfig>>;
+
+fn finish(
+    pending: Pending,
+    result: Option<Proposed>,
+    counters: &Arc<WriteCounters>,
+    queue: &mpsc::WeakSender<Pending>,
+) {
+    match result {
+        Some(Ok(Ok(response))) => {
+            let position = Position(response.log_id.index);
+            let outcome = written(response.response, position);
+            if outcome.is_ok() {
+                counters.acknowledged.fetch_add(1, Ordering::Relaxed);
+            }
+            answer(pending, outcome);
+        }
+        Some(Ok(Err(ClientWriteError::ForwardToLeader(forward)))) => {
+            // Refused before it entered the log.
+            match forward.leader_id.map(NodeId) {
+                Some(leader) => answer(pending, Err(not_leader(Some(leader)))),
+                None => propose_again(pending, counters, queue),
+            }
+        }
+        Some(Ok(Err(error))) => answer(pending, Err(unknown(&error.to_string()))),
+        Some(Err(fatal)) => answer(pending, Err(unknown(&format!("the group has stopped: {fatal}")))),
+        None => answer(pending, Err(unknown("the group has stopped"))),
+    }
+}
+
+/// No leader is known, or it is this node and it has no lease yet: the write waits for either.
+fn propose_again(pending: Pending, counters: &Arc<WriteCounters>, queue: &mpsc::WeakSender<Pending>) {
+    counters.without_lease.fetch_add(1, Ordering::Relaxed);
+    pending.state.store(QUEUED, Ordering::Release);
+    let Some(queue) = queue.upgrade() else {
+        return answer(pending, Err(not_leader(None)));
+    };
+    tokio::spawn(async move {
+        sleep(LEASE_PAUSE).await;
+        if let Err(mpsc::error::TrySendError::Full(pending) | mpsc::error::TrySendError::Closed(pending)) =
+            queue.try_send(pending)
+        {
+            answer(pending, Err(not_leader(None)));
+        }
+    });
+}
+
+fn answer(pending: Pending, outcome: Result<Written, Failure>) {
+    // A caller that is gone needs no answer.
+    drop(pending.answer.send(outcome));
+}
+
+fn written(answer: Answer, position: Position) -> Result<Written, Failure> {
+    match answer {
+        Answer::Applied(version) => Ok(Written { version, position, repeated: false }),
+        Answer::Repeated(version) => Ok(Written { version, position, repeated: true }),
+        Answer::Refused(code) => {
+            let mut failure = Failure::new(
+                code,
+                match code {
+                    ErrorCode::KeyReused => "the idempotency key was used for another write; not applied",
+                    _ => "outcomes as old as this idempotency key's floor are forgotten; not applied now",
+                },
+            );
+            // Floor for a fresh key.
+            failure.have = Some(position);
+            Err(failure)
+        }
+        Answer::None => Err(Failure::new(ErrorCode::Internal, "a write became an entry of another kind")),
+    }
+}
+
+fn wall_clock_ms() -> u64 {
+    // Log time only orders and expires outcomes; a clock that jumps back is held by the last stamp.
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
