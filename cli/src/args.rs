@@ -55,6 +55,8 @@ pub enum Command {
     Status(Connect),
     /// Whether every node answers
     Health(Connect),
+    /// Who belongs to the cluster
+    Member(Member),
     /// Measure a running cluster
     #[command(subcommand)]
     Bench(Bench),
@@ -208,6 +210,66 @@ pub struct Del {
 pub enum Bench {
     /// Closed loop of gets or puts
     Run(BenchRun),
+    /// Bare frames on one stream to the first node: the floor that gets are compared with
+    Ping(BenchPing),
+}
+
+#[derive(Debug, Args)]
+pub struct BenchPing {
+    #[command(flatten)]
+    pub connect: Connect,
+    /// Pings out at a time
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub concurrency: u32,
+    /// How long
+    #[arg(long, value_name = "SPAN", default_value = "10s")]
+    pub duration: String,
+    /// Also write the figures to FILE
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tiedkv member --cluster \"$URL\" list
+  tiedkv member --cluster \"$URL\" add --node 4 --address 10.0.0.4:7400 --zone b
+  tiedkv member --cluster \"$URL\" remove --node 2")]
+pub struct Member {
+    #[command(flatten)]
+    pub connect: Connect,
+    #[command(subcommand)]
+    pub command: MemberCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum MemberCommand {
+    /// Show all members
+    List,
+    /// Add a node that runs: first as a learner, and as a voter once it has caught up
+    Add {
+        /// Its identity
+        #[arg(long, value_name = "ID")]
+        node: u64,
+        /// Its client port; the peer and cancel ports are the next two
+        #[arg(long, value_name = "HOST:PORT")]
+        address: String,
+        /// Its failure domain
+        #[arg(long, value_name = "NAME", default_value = "")]
+        zone: String,
+    },
+    /// Remove a node
+    Remove {
+        /// Its identity
+        #[arg(long, value_name = "ID")]
+        node: u64,
+    },
+    /// Hand leadership over
+    Lead {
+        /// To this node; without it the leader chooses
+        #[arg(long, value_name = "ID")]
+        node: Option<u64>,
+    },
 }
 
 #[derive(Debug, Args)]

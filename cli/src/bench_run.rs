@@ -6,6 +6,7 @@ use crate::outcome::{End, usage};
 use crate::output;
 use anyhow::{Context, Result};
 use serde_json::json;
+use std::path::Path;
 use tiedkv_benches::load::closed::{Calls, ClosedLoop, Figures, run as play};
 use tiedkv_benches::load::preload::{Writes, preload};
 use tiedkv_benches::load::workload::Workload;
@@ -38,7 +39,7 @@ pub async fn run(args: &BenchRun, format: Format) -> Result<End> {
     let plan = ClosedLoop { calls, concurrency: args.concurrency as usize, duration, workload };
     let figures = play(&client, &plan).await?;
     client.close();
-    print(&figures, args, format)?;
+    print(&figures, args.json.as_deref(), format)?;
     Ok(End::Ok)
 }
 
@@ -57,7 +58,11 @@ fn writes(client: &Client) -> Writes {
     }
 }
 
-fn print(figures: &Figures, args: &BenchRun, format: Format) -> Result<()> {
+/// Writes the figures to `file`, if asked for, and prints them.
+///
+/// # Errors
+/// When the file cannot be written or standard output is closed.
+pub fn print(figures: &Figures, file: Option<&Path>, format: Format) -> Result<()> {
     let document = json!({
         "ops_per_s": figures.ops_per_s,
         "p50_us": figures.p50_us,
@@ -65,7 +70,7 @@ fn print(figures: &Figures, args: &BenchRun, format: Format) -> Result<()> {
         "errors": figures.errors,
         "cpu_us_per_op": figures.cpu_us_per_op,
     });
-    if let Some(path) = &args.json {
+    if let Some(path) = file {
         std::fs::write(path, format!("{document:#}\n")).with_context(|| path.display().to_string())?;
     }
     match format {

@@ -1,6 +1,7 @@
 //! The `tiedkv` command. Parses, picks the command, turns its end into an exit code; one file per command.
 
 mod args;
+mod bench_ping;
 mod bench_run;
 mod certs;
 mod connect;
@@ -10,6 +11,7 @@ mod environment;
 mod escape;
 mod get;
 mod health;
+mod member;
 mod outcome;
 mod output;
 mod put;
@@ -56,6 +58,10 @@ fn run(cli: Cli) -> anyhow::Result<End> {
         Command::Del(args) => runtime.block_on(del::run(&args, output.unwrap_or(Format::Table))),
         Command::Status(args) => runtime.block_on(status::run(&args, output.unwrap_or(Format::Table))),
         Command::Health(args) => runtime.block_on(health::run(&args, output.unwrap_or(Format::Table))),
+        Command::Member(args) => runtime.block_on(member::run(&args, output.unwrap_or(Format::Table))),
+        Command::Bench(Bench::Ping(args)) => {
+            runtime.block_on(bench_ping::run(&args, output.unwrap_or(Format::Table)))
+        }
         Command::Bench(Bench::Run(args)) => {
             runtime.block_on(bench_run::run(&args, output.unwrap_or(Format::Table)))
         }

@@ -5,6 +5,7 @@ pub mod closed;
 pub mod cpu;
 pub mod join;
 pub mod nodes;
+pub mod ping;
 pub mod preload;
 pub mod run;
 pub mod send_timer;
