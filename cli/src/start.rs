@@ -7,11 +7,16 @@ use crate::args::Start;
 use crate::environment;
 use crate::outcome::{End, usage};
 use crate::output;
-use anyhow::{Result, bail};
+use crate::signals::Signals;
+use anyhow::Result;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
+use std::io::IsTerminal;
 use std::sync::LazyLock;
 use tiedkv_server::config::{Config, ConfigBuilder, ConfigError, SETTINGS};
+use tiedkv_server::error::NodeError;
+use tiedkv_server::node::Node;
+use tokio::sync::oneshot;
 
 /// The settings' names as flags: `queue-max`.
 static LONG_NAMES: LazyLock<Vec<String>> =
@@ -64,7 +69,65 @@ pub fn run(args: &Start) -> Result<End> {
     if args.print_config {
         return print(&config);
     }
-    bail!("not yet")
+    start_log();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(config, args.until_stdin_closes))
+}
+
+async fn serve(config: Config, until_stdin_closes: bool) -> Result<End> {
+    let mut signals = Signals::listen()?;
+    let node = Node::start(config).map_err(sort)?;
+    let closed = stdin_closed(until_stdin_closes);
+    tokio::select! {
+        () = signals.next() => {}
+        () = closed => {
+            // The parent is gone, and with it whoever could wait for answers.
+            tracing::info!("standard input closed: stopping at once");
+            return Ok(End::Ok);
+        }
+    }
+    let (stopped, report) = oneshot::channel();
+    std::thread::Builder::new().name("tiedkv-stop".to_owned()).spawn(move || stopped.send(node.stop()))?;
+    tokio::select! {
+        // The thread ends with its report; an end without one is as unclean as threads that did not end.
+        report = report => Ok(if report.is_ok_and(|report| report.threads_ended) { End::Ok } else { End::Unavailable }),
+        () = signals.next() => Ok(End::Interrupted),
+    }
+}
+
+/// Ends when standard input does; never if it is not to be watched.
+async fn stdin_closed(watched: bool) {
+    if !watched {
+        return std::future::pending().await;
+    }
+    let (closed, seen) = oneshot::channel();
+    let watch = move || {
+        // What is written to it is thrown away; an error is as good as an end.
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        let _ = closed.send(());
+    };
+    if let Err(error) = std::thread::Builder::new().name("tiedkv-stdin".to_owned()).spawn(watch) {
+        tracing::warn!(%error, "standard input cannot be watched");
+        return std::future::pending().await;
+    }
+    let _ = seen.await;
+}
+
+/// What the operator can mend by other settings is a usage error.
+fn sort(error: NodeError) -> anyhow::Error {
+    match error {
+        NodeError::Thread { .. } | NodeError::Path(_) | NodeError::Storage(_) => error.into(),
+        _ => usage(error),
+    }
+}
+
+/// Log lines go to standard error; `RUST_LOG` chooses which.
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env();
+    let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,openraft=warn,quinn=warn"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Fails only if a log was set up already.
+    let _ = log.with_ansi(std::io::stderr().is_terminal()).try_init();
 }
 
 fn config(args: &Start) -> Result<Config, ConfigError> {
