@@ -61,7 +61,9 @@ impl PathState {
 
     /// The connection is gone: nobody waits for its copies.
     pub(crate) fn connection_lost(&self, caller: &Caller) {
-        let copies = self.desk(caller.id).lock().hang_up(caller.connection);
+        let mut copies = self.desk(caller.id).lock().hang_up(caller.connection);
+        // Those that run last: a worker that is freed finds nothing of this connection to start.
+        copies.sort_by_key(|copy| copy.started().is_some());
         copies.iter().for_each(|copy| self.withdraw(copy));
     }
 

@@ -28,10 +28,10 @@ pub mod lane;
 pub mod lane_room;
 pub mod recent_ties;
 pub mod records;
-pub mod reply;
 pub mod set_aside;
 pub mod tie;
 pub mod wait;
+pub mod write;
 
 #[cfg(test)]
 mod test_support;

@@ -273,3 +273,7 @@ impl Drop for Running {
 #[cfg(test)]
 #[path = "path_test.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "path_ends_test.rs"]
+mod ends_tests;
