@@ -1,14 +1,14 @@
 //! The tie, through the public door: two or three in-process nodes with real workers, and a wire in the test's hand.
 
 use crate::clock;
-use crate::request::test_support::{Cluster, PATIENCE, drawn, modelled, read, seen, tied};
+use crate::request::test_support::{Cluster, PATIENCE, drawn, modelled, read, seen, stall_now, tied};
 use crate::storage::state_store::{Mutation, StateStore};
 use bytes::Bytes;
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{NodeId, Position, RequestId};
 use tiedkv_protocol::peer::Cancel;
-use tiedkv_protocol::request::{CopyKind, Disturbance, ReadRequest};
+use tiedkv_protocol::request::{CopyKind, ReadRequest};
 use tiedkv_protocol::response::{CopyEnd, flags};
 use tiedkv_protocol::tie::CopyNumber;
 
@@ -303,31 +303,40 @@ fn too_many_set_aside_are_answered_behind_at_once() {
 fn a_stall_after_the_start_keeps_the_worker_though_the_copy_yields() {
     let cluster = cluster(2, 2 * MS);
     let second = cluster.node(1);
-    let stall = Duration::from_millis(400);
     second.path.record_starts(true);
-    let asked = Disturbance {
-        stall_share: 0.9,
-        stall_us: stall.as_micros() as u64,
-        stall_after_start: true,
-        ..Disturbance::default()
-    };
-    second.path.disturb(asked).expect("allowed");
-    // Copies of ties that n1 starts at the same time; each yields at once, none frees its worker before a stall ends.
-    for request in 1..=3 {
-        second.read(tied(request, 1, 2));
-        second.until("the start", |c| c.started == request);
-        cluster.node(0).read(tied(request, 0, 2));
-        cluster.node(0).until("the start", |c| c.started == request);
-        cluster.deliver_all();
-    }
-    second.until("all ended", |c| c.yielded + c.answered_good == 3);
+    let stall_end = stall_now(second, true);
+    second.read(tied(1, 1, 2));
+    second.until("the start", |c| c.started == 1);
+    second.read(read(90));
+    cluster.node(0).read(tied(1, 0, 2));
+    cluster.node(0).until("the start", |c| c.started == 1);
+    cluster.deliver_all();
+    assert!(cluster.node(0).answer().outcome.is_ok());
+    assert!(second.answer().outcome.is_ok());
     let records = second.path.take_starts(0, 10).records;
-    let held: u64 = records.iter().map(|r| r.ended_us - r.started_us).sum();
-    // Nine tenths of the time is stalled: three copies that were cut short within microseconds would have freed the
-    // worker after 6 ms of service at most.
-    assert!(held > 300_000, "held for {held} us: {records:?}");
-    assert!(records.windows(2).all(|pair| pair[1].started_us >= pair[0].ended_us));
-    (0..3).for_each(|_| drop(cluster.node(0).answer()));
+    assert_eq!((records.len(), records[0].end), (2, CopyEnd::Yielded));
+    assert!(clock::now() > stall_end && records[0].started_us < stall_end.as_micros());
+    assert!(records.iter().all(|record| record.ended_us >= stall_end.as_micros()), "{stall_end:?}, {records:?}");
+    assert!(records[1].started_us >= stall_end.as_micros(), "a yield freed the worker of a stalled device");
+    cluster.assert_balanced();
+}
+
+#[test]
+fn a_stall_before_the_start_holds_the_lane_but_not_cancels() {
+    let cluster = cluster(2, 2 * MS);
+    let second = cluster.node(1);
+    let stall_end = stall_now(second, false);
+    second.read(tied(1, 1, 2));
+    cluster.node(0).read(tied(1, 0, 2));
+    cluster.node(0).until("the start", |c| c.started == 1);
+    cluster.deliver_all();
+    assert!(cluster.node(0).answer().outcome.is_ok());
+    let counters = second.assert_balanced();
+    assert_eq!((counters.cancelled, counters.started), (1, 0));
+    assert!(clock::now() < stall_end, "the test was too slow to show anything");
+    second.read(read(2));
+    assert!(second.answer().outcome.is_ok() && clock::now() >= stall_end);
+    cluster.assert_balanced();
 }
 
 #[test]

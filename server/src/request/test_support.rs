@@ -8,6 +8,7 @@ use crate::request::counters::CountersSnapshot;
 use crate::request::doors::{Caller, CancelSender, ReplySink};
 use crate::request::path::{Neighbours, RequestPath};
 use crate::storage::device::{DeviceConfig, ModelledConfig};
+use crate::storage::disturbance::{DevicePhase, LaneDisturbance, LaneName};
 use crate::storage::memory::MemoryStore;
 use crate::storage::state_store::{Mutation, StateStore};
 use bytes::Bytes;
@@ -15,11 +16,11 @@ use crossbeam::channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
-use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{CallerId, NodeId, Position, ReadId, RequestId, SHARD_ZERO, TieId};
+use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::peer::Cancel;
-use tiedkv_protocol::request::{Class, CopyKind, ReadLevel, ReadOperation, ReadRequest};
-use tiedkv_protocol::response::{Failure, ReadReply, Service};
+use tiedkv_protocol::request::{Class, CopyKind, Disturbance, ReadLevel, ReadOperation, ReadRequest};
+use tiedkv_protocol::response::ReadReply;
 use tiedkv_protocol::tie::{CopyNumber, Tie};
 
 /// Far beyond what any step of a test takes, also on a busy machine.
@@ -229,4 +230,25 @@ pub fn tied(request: u64, number: u8, width: u64) -> ReadRequest {
 /// Session level: not before this position.
 pub fn seen(position: u64) -> ReadLevel {
     ReadLevel::Session { seen: Position(position) }
+}
+
+/// Disturbs lane 0 of a node so that it is stalled now; says until when (a quarter to half a second from now).
+pub fn stall_now(node: &TestNode, stall_after_start: bool) -> Moment {
+    let model = ModelledConfig { mean_service: Duration::ZERO, seed: 1, disturbance_allowed: true };
+    let name = LaneName { node: node.id, lane: 0, workers: 1 };
+    for seed in 0..10_000 {
+        let asked =
+            Disturbance { stall_share: 0.5, stall_us: 600_000, stall_after_start, seed, ..Disturbance::default() };
+        let now = clock::now();
+        // Asked as for a stall after the start, since its phase tells the end; stalls are where they are either way.
+        let shown = Disturbance { stall_after_start: true, ..asked.clone() };
+        let pace = LaneDisturbance::new(&shown, &model, name, now, clock::unix_ns()).pace;
+        if let DevicePhase::Stalled(end) = pace.phase(now, Duration::from_secs(1))
+            && (250..500).contains(&end.since(now).as_millis())
+        {
+            node.path.disturb(asked).expect("allowed");
+            return end;
+        }
+    }
+    panic!("none of 10,000 seeds stalls the lane now");
 }
