@@ -1,24 +1,26 @@
-//! Whom a read may ask and how: gathers what the pure rooms need and asks them. Decides nothing itself.
+//! Whom a read may ask and how: hands the view's engine what the connections know, and keeps its decision.
+//!
+//! Decides nothing itself: [`crate::engine`] does.
 
-use crate::copies::{Order, Plan};
+use crate::copies::Plan;
+use crate::engine::{Decision, Replica, Ways};
 use crate::options::ReadOptions;
-use crate::select::{Candidate, Choice, order};
+use crate::policy::ReadPolicy;
 use crate::shared::random_u128;
 use crate::topology::Table;
-use crate::view::{Own, ViewInner};
+use crate::view::ViewInner;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
-use tiedkv_protocol::hello::Mode;
-use tiedkv_protocol::ids::ReadId;
+use tiedkv_protocol::ids::{NodeId, ReadId};
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::{Class, ReadLevel, ReadOperation};
-use tiedkv_protocol::response::flags;
 
 /// What one read sets out with.
 #[derive(Debug)]
 pub(crate) struct Chosen {
+    pub(crate) policy: ReadPolicy,
     pub(crate) plan: Plan,
     pub(crate) read: ReadId,
     pub(crate) level: ReadLevel,
@@ -28,8 +30,12 @@ pub(crate) struct Chosen {
     pub(crate) table: Arc<Table>,
     /// The tie delay in force; `None` for an untied read.
     pub(crate) tie_delay: Option<Duration>,
+    /// Why it goes with fewer copies than its policy says, if so.
+    pub(crate) not_tied: Option<crate::gate::NotTied>,
     /// It goes untied although it might have been tied, to know what that takes.
     pub(crate) hold_out: bool,
+    /// A replica on probation that a shadow copy of this read is due for.
+    pub(crate) shadow: Option<NodeId>,
 }
 
 /// Makes the plan of one read.
@@ -39,32 +45,29 @@ pub(crate) fn choose(
     level: ReadLevel,
     key: Bytes,
     deadline: Moment,
+    now: Moment,
 ) -> Chosen {
     let connections = view.shared.connections();
     let config = connections.config();
     let table = connections.table().clone();
     let policy = options.policy.unwrap_or(config.policy);
-    let (order, allowed) = {
-        let mut own = view.own.lock();
-        own.keep_loads(table.peers.len(), |node| table.peer(node).is_some());
-        let order = rank(&table, &mut own);
-        (order, connections.control.read().allowed(&mut own.rng))
+    let ways = TableWays { table: &table, cap: config.tie_delay_cap };
+    let (decision, shadow) = {
+        // Members and peers stand in the same order, sorted by NodeId.
+        let members = table.topology.members.iter().zip(&table.peers).filter(|(member, _)| !member.learner);
+        let replicas: SmallVec<[Replica<'_>; 4]> = members
+            .map(|(member, peer)| Replica { node: peer.node, zone: &member.zone, down: peer.links() == 0 })
+            .collect();
+        let own = &mut *view.own.lock();
+        own.sync(&replicas, &table, connections.ceiling());
+        let decision = own.engine.decide(policy, deadline, &replicas, &ways, now, &mut own.rng);
+        (decision, own.engine.probation.shadow_due(now))
     };
-
-    let first = order.first().and_then(|node| table.peer(*node));
-    let said = first.map_or(0, |peer| peer.flags());
-    let ties = allowed.mode == Mode::On && said & flags::TIES_OFF == 0;
-    let extras = allowed.mode == Mode::On && said & flags::NO_EXTRA_COPIES == 0;
-    let width = if ties { policy.width().min(allowed.copies_max) } else { 1 };
-    let tie_delay = first.filter(|_| width > 1 && order.len() > 1).map(|peer| peer.tie_delay());
-    let plan = Plan {
-        width: if tie_delay.is_some() { width } else { 1 },
-        hedge: extras && policy.hedge(),
-        rescue: extras && policy.rescue,
-        order,
-        deadline,
-    };
+    let Decision { plan, not_tied, hold_out } = decision;
+    let first = plan.order.first().filter(|_| plan.width > 1);
+    let tie_delay = first.map(|node| ways.tie_delay(*node));
     Chosen {
+        policy,
         plan,
         read: ReadId(random_u128()),
         level,
@@ -72,20 +75,25 @@ pub(crate) fn choose(
         operation: ReadOperation::Get { key },
         table,
         tie_delay,
-        hold_out: false,
+        not_tied,
+        hold_out,
+        shadow,
     }
 }
 
-fn rank(table: &Table, own: &mut Own) -> Order {
-    let mut candidates: SmallVec<[Candidate<'_>; 4]> = SmallVec::new();
-    // Members and peers stand in the same order.
-    for (member, peer) in table.topology.members.iter().zip(&table.peers).filter(|(member, _)| !member.learner) {
-        candidates.push(Candidate {
-            node: peer.node,
-            zone: &member.zone,
-            load: own.load(peer.node),
-            avoid: peer.links() == 0 || peer.flags() & (flags::DRAINING | flags::STORAGE_SUSPECT) != 0,
-        });
+/// The ways to the members, from what their links measured.
+pub(crate) struct TableWays<'a> {
+    pub(crate) table: &'a Table,
+    /// The tie delay after a copy to a node that is not known.
+    pub(crate) cap: Duration,
+}
+
+impl Ways for TableWays<'_> {
+    fn tie_delay(&self, node: NodeId) -> Duration {
+        self.table.peer(node).map_or(self.cap, |peer| peer.tie_delay())
     }
-    order(Choice::Random, 1.0, &candidates, &mut own.rng)
+
+    fn one_way(&self, node: NodeId) -> Option<Duration> {
+        self.table.peer(node).and_then(|peer| peer.one_way())
+    }
 }

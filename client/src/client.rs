@@ -227,3 +227,7 @@ impl Client {
         self.view.shared().close();
     }
 }
+
+#[cfg(test)]
+#[path = "client_test.rs"]
+mod tests;

@@ -3,6 +3,8 @@
 //!
 //! `tiedkv://127.0.0.1:7400,[::1]:7410,name:7420/?read=session&deadline=500ms&policy=tied2&certs=DIR`
 
+use crate::engine::EngineSettings;
+use crate::gate::GateSettings;
 use crate::nearest::nearest;
 use crate::options::{Level, parse_class, parse_policy, parse_span};
 use crate::policy::ReadPolicy;
@@ -45,8 +47,9 @@ pub struct Config {
     pub tie_delay_floor: Duration,
     /// Upper bound of the tie delay, and the delay while no round trip is known. Default 10 ms.
     pub tie_delay_cap: Duration,
-    /// Judge per read whether tying pays. Default off: every read goes by its policy.
-    pub gate: bool,
+    /// How each view chooses, paces and limits; see [`EngineSettings`]. Default: its own, but without the gate, so
+    /// that every read goes by its policy.
+    pub engine: EngineSettings,
     /// Shortest silence after which a link that owes an answer is lost. Default 200 ms.
     pub silence_min: Duration,
     /// Most bytes that wait to be written to one connection. Default 4 MiB (a value longer than this still goes
@@ -135,7 +138,7 @@ impl Config {
             connections_per_node: 1,
             tie_delay_floor: TIE_DELAY_FLOOR,
             tie_delay_cap: TIE_DELAY_CAP,
-            gate: false,
+            engine: EngineSettings { gate: None, ..EngineSettings::default() },
             silence_min: Duration::from_millis(200),
             outbox_bytes_max: 4 * 1024 * 1024,
             pending_max: 65_536,
@@ -191,7 +194,7 @@ impl Config {
             }
             "tie_floor" => self.tie_delay_floor = parse_span(value).map_err(|error| wrong("tie_floor", error))?,
             "tie_cap" => self.tie_delay_cap = parse_span(value).map_err(|error| wrong("tie_cap", error))?,
-            "gate" => self.gate = parse_switch("gate", value)?,
+            "gate" => self.engine.gate = parse_switch("gate", value)?.then(GateSettings::default),
             "silence" => self.silence_min = parse_span(value).map_err(|error| wrong("silence", error))?,
             _ => return Err(ConfigError::UnknownSetting { name: clip(name), nearest: nearest(name, &NAMES) }),
         }

@@ -3,7 +3,6 @@
 
 use crate::clock;
 use crate::config::Config;
-use crate::control::Control;
 use crate::dial::{Dialled, Dialler};
 use crate::exchange::Link;
 use crate::link_task;
@@ -14,7 +13,7 @@ use crate::stats::Counters;
 use crate::timer::Timer;
 use crate::topology::Table;
 use arc_swap::{ArcSwap, Guard};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -40,10 +39,12 @@ pub(crate) struct Connections {
     table: ArcSwap<Table>,
     /// Makes changes of the table one after another.
     learning: Mutex<()>,
-    pub(crate) control: RwLock<Control>,
+    ceiling: Mutex<Ceiling>,
     /// Grows when a link comes up or goes down, or the table changes.
     changes: watch::Sender<u64>,
     closed: watch::Sender<bool>,
+    /// The last handle is gone: nobody waits for the timer any more.
+    dropped: watch::Sender<bool>,
     seed_errors: Mutex<Vec<String>>,
 }
 
@@ -57,12 +58,14 @@ impl Connections {
             timer: timer.clone(),
             table: ArcSwap::default(),
             learning: Mutex::new(()),
-            control: RwLock::default(),
+            ceiling: Mutex::default(),
             changes: watch::Sender::new(0),
             closed: watch::Sender::new(false),
+            dropped: watch::Sender::new(false),
             seed_errors: Mutex::default(),
         });
-        connections.spawn(async move {
+        // Not ended by closing: calls that wait still end by their deadlines.
+        spawn_until(&connections.dropped, async move {
             if let Err(error) = timer.drive().await {
                 tracing::error!(%error, "the timer of the client failed");
             }
@@ -162,7 +165,15 @@ impl Connections {
     }
 
     fn learn_ceiling(&self, ceiling: Ceiling) {
-        self.control.write().learn(ceiling);
+        let mut known = self.ceiling.lock();
+        if ceiling.version > known.version {
+            *known = ceiling;
+        }
+    }
+
+    /// The newest ceiling that a node told.
+    pub(crate) fn ceiling(&self) -> Ceiling {
+        *self.ceiling.lock()
     }
 
     fn on_notice(self: &Arc<Self>, peer: &Peer, notice: Notice) {
@@ -179,16 +190,26 @@ impl Connections {
         self.changes.send_modify(|changes| *changes += 1);
     }
 
-    /// Runs `work` until it ends or the client is closed.
-    fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
-        let mut closed = self.closed.subscribe();
-        tokio::spawn(async move {
-            tokio::select! {
-                () = work => {}
-                _ = closed.wait_for(|closed| *closed) => {}
-            }
-        });
+    /// Closes, and ends the timer too: for the last handle.
+    pub(crate) fn drop_all(&self) {
+        self.close();
+        self.dropped.send_replace(true);
     }
+
+    /// Runs `work` until it ends or the client is closed.
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        spawn_until(&self.closed, work);
+    }
+}
+
+fn spawn_until(ended: &watch::Sender<bool>, work: impl Future<Output = ()> + Send + 'static) {
+    let mut ended = ended.subscribe();
+    tokio::spawn(async move {
+        tokio::select! {
+            () = work => {}
+            _ = ended.wait_for(|ended| *ended) => {}
+        }
+    });
 }
 
 /// Finds the cluster through the seeds, again whenever all links have been gone for long.

@@ -283,6 +283,11 @@ impl Engine {
         }
     }
 
+    /// What a node said of itself last, from whatever answer on whatever link.
+    pub fn heard(&mut self, node: NodeId, flags: u8, unhealthy_pairs: u64) {
+        self.gate.heard(node, flags, unhealthy_pairs);
+    }
+
     /// The link to `node` was lost or fell silent while it owed answers.
     pub fn link_failed(&mut self, node: NodeId, now: Moment) {
         self.probation.observe(node, Sign::Failed, now);

@@ -10,12 +10,12 @@
 use crate::clock;
 use crate::mailbox::{Mail, Mailbox};
 use crate::peer::Peer;
-use crate::pending::{Lost, NotAdded, Owed, Pending, kind_of};
+use crate::pending::{Lost, NotAdded, Owed, Pending, ShadowReader, kind_of};
 use crate::stats::Counters;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::frame::{self, Frame, FrameError, FrameKind};
@@ -107,13 +107,31 @@ impl Link {
     /// Why it certainly did not leave.
     pub(crate) fn send_copy(
         self: &Arc<Self>,
-        mut request: ReadRequest,
+        request: ReadRequest,
         mailbox: &Arc<Mailbox>,
         copy: u16,
         now: Moment,
     ) -> Result<Handed, String> {
+        let id = self.send_read(request, Owed::Copy { mailbox: mailbox.clone(), copy }, now)?;
+        Ok(Handed { link: self.clone(), id })
+    }
+
+    /// Hands over a copy that measures.
+    ///
+    /// # Errors
+    /// Why it certainly did not leave.
+    pub(crate) fn send_shadow(
+        &self,
+        request: ReadRequest,
+        reader: Weak<dyn ShadowReader>,
+        now: Moment,
+    ) -> Result<(), String> {
+        self.send_read(request, Owed::Shadow(reader), now).map(|_| ())
+    }
+
+    fn send_read(&self, mut request: ReadRequest, owed: Owed, now: Moment) -> Result<RequestId, String> {
         let kind = request.kind;
-        let id = self.add(Owed::Copy { mailbox: mailbox.clone(), copy }, Some(kind), now)?;
+        let id = self.add(owed, Some(kind), now)?;
         request.request = id;
         // Counted before it can be answered.
         self.counters.sent.add(kind);
@@ -125,7 +143,7 @@ impl Link {
             }
             return Err(reason);
         }
-        Ok(Handed { link: self.clone(), id })
+        Ok(id)
     }
 
     /// Nobody waits for this copy any more. Does nothing if it was answered.
@@ -327,6 +345,17 @@ impl Link {
                     counters.late.add(kind);
                 }
             }
+            Some((Owed::Shadow(reader), sent)) => {
+                self.peer.heard_answer(now.since(sent), &reply.service, now);
+                counters.outstanding.take_back(kind);
+                count_bad_answer(counters, kind, &reply);
+                if reply.outcome.is_ok() {
+                    counters.late.add(kind);
+                }
+                if let Some(reader) = reader.upgrade() {
+                    reader.shadow_answered(now.since(sent), &reply, now);
+                }
+            }
             Some(_) => {}
             // It was withdrawn: the answer was on its way already.
             None => {
@@ -346,18 +375,23 @@ impl Link {
         let owed = self.pending.lock().lose(reason.clone());
         for (id, owed) in owed {
             match owed {
+                Owed::Shadow(_) => self.count_lost(id),
                 Owed::Copy { mailbox, .. } => {
-                    if let Some(kind) = kind_of(id) {
-                        self.counters.outstanding.take_back(kind);
-                        self.counters.unanswered.add(kind);
-                        self.counters.lost_links.add(kind);
-                    }
+                    self.count_lost(id);
                     let _ = mailbox.leave(Mail::LinkLost { node: self.peer.node, reason: reason.clone() });
                 }
                 Owed::Write(sender) => drop(sender.send(Err(Lost(reason.clone())))),
                 Owed::Admin(sender) => drop(sender.send(Err(Lost(reason.clone())))),
                 Owed::Ping => {}
             }
+        }
+    }
+
+    fn count_lost(&self, id: RequestId) {
+        if let Some(kind) = kind_of(id) {
+            self.counters.outstanding.take_back(kind);
+            self.counters.unanswered.add(kind);
+            self.counters.lost_links.add(kind);
         }
     }
 }

@@ -17,6 +17,8 @@ pub mod engine;
 pub mod error;
 mod exchange;
 mod extra;
+#[cfg(test)]
+mod fake_node;
 pub mod gate;
 pub mod latency;
 mod link_task;
@@ -29,7 +31,6 @@ mod pending;
 pub mod policy;
 pub mod probation;
 pub mod race;
-mod read_host;
 pub mod report;
 pub mod retry;
 pub mod select;

@@ -6,11 +6,13 @@
 use crate::mailbox::Mailbox;
 use bytes::Bytes;
 use slab::Slab;
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tiedkv_protocol::ids::RequestId;
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::CopyKind;
-use tiedkv_protocol::response::{AdminReply, WriteReply};
+use tiedkv_protocol::response::{AdminReply, ReadReply, WriteReply};
 use tokio::sync::oneshot;
 
 const INDEX_BITS: u32 = 20;
@@ -23,6 +25,12 @@ pub(crate) const PENDING_MAX: usize = 1 << INDEX_BITS;
 #[derive(Clone, Debug)]
 pub(crate) struct Lost(pub(crate) Arc<str>);
 
+/// Who learns from the answer to a shadow copy.
+pub(crate) trait ShadowReader: fmt::Debug + Send + Sync {
+    /// It came `latency` after the copy was handed over.
+    fn shadow_answered(&self, latency: Duration, reply: &ReadReply, now: Moment);
+}
+
 /// Who is told.
 #[derive(Debug)]
 pub(crate) enum Owed {
@@ -33,6 +41,8 @@ pub(crate) enum Owed {
         /// Its index in the race.
         copy: u16,
     },
+    /// A copy that measures: no caller waits for it.
+    Shadow(Weak<dyn ShadowReader>),
     /// A try of a write.
     Write(oneshot::Sender<Result<WriteReply, Lost>>),
     /// An administrative request.

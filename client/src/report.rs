@@ -1,6 +1,7 @@
 //! What calls give back: values, what a read cost and how it went, what a write made. Plain data.
 
 use crate::error::CopyReport;
+use crate::gate::NotTied;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::time::Duration;
@@ -53,6 +54,8 @@ pub struct ReadReport {
     pub tie_delay: Option<Duration>,
     /// Hand-over of copy 0 to hand-over of copy 1, where the timer sent it.
     pub tie_delay_realised: Option<Duration>,
+    /// Why it went with fewer copies than its policy says, if so.
+    pub not_tied: Option<NotTied>,
     /// Ties begun anew after a failure, a lost link or a round of refusals.
     pub fresh_ties: u32,
     /// Covers this answer: hand it on to read it elsewhere.

@@ -161,7 +161,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.connections.close();
+        self.connections.drop_all();
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a client counts. The balance, per kind of copy: sent = won + late + refused + expired + failed +
 //! unanswered. Counters only grow (but `unanswered`, from which a late answer takes its copy back).
 
+use crate::gate::NotTied;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tiedkv_protocol::request::CopyKind;
@@ -75,8 +76,8 @@ pub struct Stats {
     pub links_up: u64,
     /// Links that were lost.
     pub links_lost: u64,
-    /// Reads that were not tied although their policy ties, by the gate.
-    pub gated: u64,
+    /// Reads that went with fewer copies than their policy says, by reason, in the order of [`NotTied::ALL`].
+    pub not_tied: [u64; NotTied::ALL.len()],
     /// Later copies sent by the timer.
     pub tie_delays: u64,
     /// Realised minus asked tie delay, median, in microseconds (upper bound of its bucket).
@@ -154,7 +155,7 @@ pub(crate) struct Counters {
     pub(crate) writes_sent: AtomicU64,
     pub(crate) links_up: AtomicU64,
     pub(crate) links_lost: AtomicU64,
-    pub(crate) gated: AtomicU64,
+    pub(crate) not_tied: [AtomicU64; NotTied::ALL.len()],
     pub(crate) tie_overshoot: Spread,
 }
 
@@ -192,7 +193,7 @@ impl Counters {
             writes_sent: self.writes_sent.load(Relaxed),
             links_up: self.links_up.load(Relaxed),
             links_lost: self.links_lost.load(Relaxed),
-            gated: self.gated.load(Relaxed),
+            not_tied: std::array::from_fn(|reason| self.not_tied[reason].load(Relaxed)),
             tie_delays: self.tie_overshoot.count(),
             tie_overshoot_p50_us: self.tie_overshoot.quantile_us(0.5),
             tie_overshoot_p99_us: self.tie_overshoot.quantile_us(0.99),

@@ -6,7 +6,7 @@
 //!
 //! Cost of a read in the common case: one allocation (the mailbox), one entry in the timer, no task of its own.
 
-use crate::choose::{Chosen, choose};
+use crate::choose::{Chosen, TableWays, choose};
 use crate::clock;
 use crate::copies::{Action, Actions, Answer, CopyIndex, Event, GiveUp, Outcome, Send, Timer};
 use crate::error::{Cause, CopyFate, CopyReport, Error};
@@ -14,15 +14,14 @@ use crate::exchange::Handed;
 use crate::mailbox::{Mail, Mailbox};
 use crate::options::ReadOptions;
 use crate::race::Race;
-use crate::read_host::ReadHost;
 use crate::report::{Read, ReadReport, Value};
 use crate::timer::Alarm;
 use crate::view::ViewInner;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
@@ -46,10 +45,11 @@ pub(crate) async fn tied_read(view: &Arc<ViewInner>, key: Bytes, options: ReadOp
     if !connections.any_link() && !connections.wait(until, |connections| connections.any_link()).await {
         return Err(nobody(view, deadline, began));
     }
-    let chosen = choose(view, &options, level, key, until);
+    let chosen = choose(view, &options, level, key, until, clock::now());
     let mut running = Running::new(view, chosen, deadline, options.planned.unwrap_or(began));
     running.feed(Event::Begin);
-    while running.race.outcome().is_none() {
+    running.send_shadow();
+    while running.race.outcome().is_none() && !connections.is_closed() {
         let event = poll_fn(|context| running.poll_event(context)).await;
         running.feed(event);
     }
@@ -110,6 +110,9 @@ impl<'v> Running<'v> {
         let counters = &view.shared.connections().counters;
         counters.reads.fetch_add(1, Relaxed);
         counters.ties.fetch_add(u64::from(chosen.plan.width > 1), Relaxed);
+        if let Some(reason) = chosen.not_tied {
+            counters.not_tied[reason as usize].fetch_add(1, Relaxed);
+        }
         Self {
             view,
             race: Race::new(chosen.plan.clone()),
@@ -151,8 +154,8 @@ impl<'v> Running<'v> {
             next += 1;
             let now = clock::now();
             let mut actions = std::mem::take(&mut self.actions);
-            let mut host = ReadHost { view: self.view, chosen: &self.chosen };
-            self.race.on_event(event, now, &mut host, &mut actions);
+            let ways = TableWays { table: &self.chosen.table, cap: self.view.shared.config().tie_delay_cap };
+            self.view.own.lock().ask(&mut self.race, event, now, self.chosen.policy, &ways, &mut actions);
             for action in actions.drain(..) {
                 match action {
                     Action::Send(send) => events.extend(self.send(send, now)),
@@ -180,7 +183,7 @@ impl<'v> Running<'v> {
         }
         match handed {
             Ok(handed) => {
-                self.view.own.lock().load_mut(send.replica).outstanding += 1;
+                self.view.own.lock().engine.copy_sent(send.replica, send.kind);
                 self.copies.push(Copy { handed: Some(handed), sent: now, fate: None });
                 None
             }
@@ -188,6 +191,18 @@ impl<'v> Running<'v> {
                 self.copies.push(Copy { handed: None, sent: now, fate: Some(CopyFate::NotSent(reason)) });
                 Some(Event::NotSent { copy })
             }
+        }
+    }
+
+    /// Sends a copy that measures, if one is due. Nobody waits for it.
+    fn send_shadow(&self) {
+        let Some(replica) = self.chosen.shadow else { return };
+        let Some(link) = self.chosen.table.peer(replica).and_then(|peer| peer.link()) else { return };
+        let now = clock::now();
+        let send = Send { copy: CopyIndex(0), replica, tie: None, kind: CopyKind::Shadow };
+        let reader: Weak<ViewInner> = Arc::downgrade(self.view);
+        if let Err(reason) = link.send_shadow(self.request(&send, now), reader, now) {
+            tracing::debug!(node = %replica, %reason, "no shadow copy");
         }
     }
 
@@ -218,12 +233,13 @@ impl<'v> Running<'v> {
         match mail {
             Mail::Answer { copy, reply, value, received } => self.on_answer(copy, reply, value, received),
             Mail::LinkLost { node, reason } => {
-                let lost = self.race.copies().iter().zip(&mut self.copies);
-                for (_, copy) in lost.filter(|(sent, copy)| sent.replica == node && copy.fate.is_none()) {
+                let mut own = self.view.own.lock();
+                let copies = self.race.copies().iter().zip(&mut self.copies);
+                for (sent, copy) in copies.filter(|(sent, copy)| sent.replica == node && copy.fate.is_none()) {
                     copy.fate = Some(CopyFate::LinkLost(reason.to_string()));
-                    let mut own = self.view.own.lock();
-                    own.load_mut(node).outstanding = own.load(node).outstanding.saturating_sub(1);
+                    own.engine.copy_gone(node, sent.kind);
                 }
+                own.engine.link_failed(node, clock::now());
                 Event::LinkLost { replica: node }
             }
         }
@@ -234,12 +250,12 @@ impl<'v> Running<'v> {
         let answer = self.judge(&reply);
         let sent = self.race.copies().get(usize::from(index)).copied();
         if let (Some(sent), Some(known)) = (sent, self.copies.get_mut(usize::from(index))) {
+            let code = reply.outcome.as_ref().err().map(|failure| failure.code);
             let mut own = self.view.own.lock();
-            let load = own.load_mut(sent.replica);
-            if !matches!(known.fate, Some(CopyFate::LinkLost(_))) {
-                load.outstanding = load.outstanding.saturating_sub(1);
+            own.engine.answered(received.since(known.sent), &reply.service, code, received);
+            if known.fate.is_none() {
+                own.engine.copy_gone(sent.replica, sent.kind);
             }
-            load.answered(received.since(known.sent), &reply.service);
             known.fate = match (&answer, &reply.outcome) {
                 (Answer::Good, _) => Some(CopyFate::Won),
                 (Answer::Refused { .. }, Err(failure)) => Some(CopyFate::Refused(failure.clone())),
@@ -296,12 +312,17 @@ impl<'v> Running<'v> {
         }
         let mut own = self.view.own.lock();
         for (sent, known) in self.race.copies().iter().zip(&mut self.copies) {
-            let out = known.handed.is_some() && matches!(known.fate, None | Some(CopyFate::Late));
-            if out {
-                let load = own.load_mut(sent.replica);
-                load.outstanding = load.outstanding.saturating_sub(1);
+            if known.handed.is_some() && matches!(known.fate, None | Some(CopyFate::Late)) {
+                own.engine.copy_gone(sent.replica, sent.kind);
             }
             known.fate.get_or_insert(CopyFate::Unanswered);
+        }
+        // The client's own wait before the first copy and after the answer does not enter.
+        if let Some(first) = self.copies.first() {
+            let end = self.winner.as_ref().map_or_else(clock::now, |(_, _, received)| *received);
+            let winner = self.winner.as_ref().map(|(reply, _, _)| &reply.service);
+            let Chosen { policy, hold_out, .. } = self.chosen;
+            own.engine.read_ended(policy, hold_out, &self.race, end.since(first.sent), winner, end);
         }
         counters.fresh_ties.fetch_add(self.race.fresh_ties() as u64, Relaxed);
     }
@@ -311,29 +332,14 @@ impl<'v> Running<'v> {
         let now = clock::now();
         let counters = &self.view.shared.connections().counters;
         let outcome = self.race.outcome().unwrap_or(Outcome::Dropped);
-        if let (Outcome::Won(copy), Some((reply, value, received))) = (outcome, self.winner.take())
+        if let (Outcome::Won(copy), Some((reply, value, _))) = (outcome, self.winner.take())
             && let Ok(found) = reply.outcome
         {
             counters.reads_answered.fetch_add(1, Relaxed);
-            self.learn(copy, received);
             return Ok(self.answered(copy, &reply, found, value, now));
         }
         counters.reads_failed.fetch_add(1, Relaxed);
         Err(self.failed(outcome, now))
-    }
-
-    /// What an answered read teaches the view.
-    fn learn(&self, copy: CopyIndex, received: Moment) {
-        let Some(first) = self.copies.first() else { return };
-        let latency = received.since(first.sent);
-        let kind = self.race.copies().get(usize::from(copy.0)).map(|sent| sent.kind);
-        let mut own = self.view.own.lock();
-        own.budget.good_answer();
-        if kind.is_some_and(CopyKind::is_extra) {
-            own.latency.record_longer_than(latency, self.chosen.hold_out, received);
-        } else {
-            own.latency.record(latency, self.chosen.hold_out, received);
-        }
     }
 
     fn answered(&self, copy: CopyIndex, reply: &ReadReply, found: Found, value: Bytes, now: Moment) -> Read {
@@ -355,6 +361,7 @@ impl<'v> Running<'v> {
             client_wait: first_sent.since(self.planned),
             tie_delay: self.chosen.tie_delay,
             tie_delay_realised: self.tie_delay_realised,
+            not_tied: self.chosen.not_tied,
             fresh_ties: u32::try_from(self.race.fresh_ties()).unwrap_or(u32::MAX),
             token: self.view.token_of(found.position),
         };

@@ -1,14 +1,18 @@
 //! A handle with its own session, randomness, load estimates and budget over shared connections.
 
-use crate::budget::{Budget, BudgetSettings};
+use crate::choose::TableWays;
 use crate::clock;
+use crate::copies::{Actions, Event};
+use crate::engine::{Engine, EngineSettings, Replica};
 use crate::error::Error;
-use crate::latency::{Latency, LatencySettings};
 use crate::options::{ReadOptions, WriteOptions};
+use crate::pending::ShadowReader;
+use crate::policy::ReadPolicy;
+use crate::race::Race;
 use crate::report::{Read, Value, WriteReport};
-use crate::select::Load;
-use crate::shared::Shared;
+use crate::shared::{Shared, random_u128};
 use crate::tied_read::tied_read;
+use crate::topology::Table;
 use crate::write;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -17,9 +21,13 @@ use rand::rngs::StdRng;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::ids::{NodeId, Position, PositionToken, SHARD_ZERO};
+use tiedkv_protocol::hello::Ceiling;
+use tiedkv_protocol::ids::{NodeId, Position, PositionToken, SHARD_ZERO, TieId};
+use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::WriteOperation;
+use tiedkv_protocol::response::ReadReply;
 
 /// A light handle over a client's connections; see [`Client::view`](crate::Client::view). Cheap to clone; clones
 /// share everything.
@@ -41,40 +49,43 @@ pub(crate) struct ViewInner {
 #[derive(Debug)]
 pub(crate) struct Own {
     pub(crate) rng: StdRng,
-    pub(crate) budget: Budget,
-    pub(crate) latency: Latency,
-    loads: SmallVec<[(NodeId, Load); 4]>,
+    pub(crate) engine: Engine,
+    /// The members that the engine knows.
+    nodes: SmallVec<[NodeId; 4]>,
 }
 
 impl Own {
-    fn new(rng: StdRng) -> Self {
-        Self {
-            rng,
-            budget: Budget::new(BudgetSettings::default(), clock::now()),
-            latency: Latency::new(LatencySettings::default()),
-            loads: SmallVec::new(),
+    fn new(rng: StdRng, settings: EngineSettings) -> Self {
+        Self { rng, engine: Engine::new(settings, clock::now()), nodes: SmallVec::new() }
+    }
+
+    /// Tells the engine what changed beside this view's own reads: members, ceiling, what nodes said last.
+    pub(crate) fn sync(&mut self, replicas: &[Replica<'_>], table: &Table, ceiling: Ceiling) {
+        if !self.nodes.iter().copied().eq(replicas.iter().map(|replica| replica.node)) {
+            self.nodes = replicas.iter().map(|replica| replica.node).collect();
+            self.engine.members(&self.nodes);
+        }
+        if self.engine.control.learn(ceiling) {
+            self.engine.budget().ceiling(ceiling.budget_ppm, clock::now());
+        }
+        for peer in &table.peers {
+            self.engine.heard(peer.node, peer.flags(), peer.unhealthy_pairs());
         }
     }
 
-    /// What is known of the load of a replica.
-    pub(crate) fn load(&self, node: NodeId) -> Load {
-        self.loads.iter().find(|(other, _)| *other == node).map(|(_, load)| *load).unwrap_or_default()
-    }
-
-    /// The load of a replica, to be changed.
-    pub(crate) fn load_mut(&mut self, node: NodeId) -> &mut Load {
-        let index = self.loads.iter().position(|(other, _)| *other == node).unwrap_or_else(|| {
-            self.loads.push((node, Load::default()));
-            self.loads.len() - 1
-        });
-        &mut self.loads[index].1
-    }
-
-    /// Forgets replicas that are no members any more.
-    pub(crate) fn keep_loads(&mut self, members: usize, is_member: impl Fn(NodeId) -> bool) {
-        if self.loads.len() > members {
-            self.loads.retain(|(node, load)| load.outstanding > 0 || is_member(*node));
-        }
+    /// Answers one event of a race: its actions are appended to `actions`.
+    pub(crate) fn ask(
+        &mut self,
+        race: &mut Race,
+        event: Event,
+        now: Moment,
+        policy: ReadPolicy,
+        ways: &TableWays<'_>,
+        actions: &mut Actions,
+    ) {
+        let mut tie_id = || TieId(random_u128());
+        let mut host = self.engine.host(policy, ways, &mut tie_id, &mut self.rng);
+        race.on_event(event, now, &mut host, actions);
     }
 }
 
@@ -112,6 +123,13 @@ impl ViewInner {
     }
 }
 
+impl ShadowReader for ViewInner {
+    fn shadow_answered(&self, latency: Duration, reply: &ReadReply, now: Moment) {
+        let code = reply.outcome.as_ref().err().map(|failure| failure.code);
+        self.own.lock().engine.answered(latency, &reply.service, code, now);
+    }
+}
+
 impl View {
     /// The view of a new client: its randomness comes from the operating system.
     pub(crate) fn first(shared: Arc<Shared>) -> Self {
@@ -119,7 +137,8 @@ impl View {
     }
 
     fn with(shared: Arc<Shared>, rng: StdRng) -> Self {
-        Self { inner: Arc::new(ViewInner { shared, seen: AtomicU64::new(0), own: Mutex::new(Own::new(rng)) }) }
+        let own = Mutex::new(Own::new(rng, shared.config().engine));
+        Self { inner: Arc::new(ViewInner { shared, seen: AtomicU64::new(0), own }) }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
