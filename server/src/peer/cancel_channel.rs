@@ -317,3 +317,7 @@ impl Peer {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "cancel_channel_test.rs"]
+mod tests;

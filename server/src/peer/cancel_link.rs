@@ -163,7 +163,7 @@ impl Pair {
     /// From connected to lost. If this is dropped midway (the peer left), the guard cleans up.
     async fn live(&self, link: Connection, health: &mut PairHealth) {
         let _guard = Linked::new(self, link.clone());
-        health.connected();
+        health.connected(clock::now());
         let pause = self.shared.settings.ping_pause;
         let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + jitter(pause), pause);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -186,6 +186,9 @@ impl Pair {
                 }
             }
             self.judge(health);
+            if health.is_silent(clock::now()) {
+                break;
+            }
         }
         health.disconnected();
     }

@@ -27,6 +27,9 @@ const PING_WINDOW: u32 = 10;
 const LOST_AFTER_PINGS: u32 = 2;
 /// Below this a flight is never "slow": scheduling noise of a busy machine.
 const SLOW_FLOOR: Duration = Duration::from_micros(200);
+/// Without an echo for this long (and [`PING_WINDOW`] pings) the connection is given up and dialled anew: QUIC's own
+/// idle limit is longer, and a peer that was killed and restarted does not know the old one.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
 
 /// The cancel channel to one peer, as its pings show it.
 #[derive(Debug)]
@@ -37,6 +40,7 @@ pub struct PairHealth {
     under_way: VecDeque<(u64, Moment)>,
     /// One bit per finished ping, newest lowest: 1 = lost. Starts as "all lost": unknown is not usable.
     lost: u32,
+    heard: Moment,
     flights: VecDeque<Duration>,
 }
 
@@ -49,13 +53,15 @@ impl PairHealth {
             next_nonce: 1,
             under_way: VecDeque::new(),
             lost: u32::MAX,
+            heard: Moment::ZERO,
             flights: VecDeque::new(),
         }
     }
 
     /// The channel was connected: judged by its echoes from now on, starting from one.
-    pub fn connected(&mut self) {
+    pub fn connected(&mut self, now: Moment) {
         self.connected = true;
+        self.heard = now;
         self.under_way.clear();
         self.lost = u32::MAX;
     }
@@ -91,6 +97,7 @@ impl PairHealth {
             self.lost = 0;
         }
         self.note(false);
+        self.heard = now;
         self.flights.push_back(now.since(sent).saturating_sub(held) / 2);
         if self.flights.len() > USUAL_WINDOW {
             self.flights.pop_front();
@@ -108,6 +115,11 @@ impl PairHealth {
             (Some(recent), Some(usual)) => recent <= (service / 10).max(usual * 4).max(SLOW_FLOOR),
             _ => false,
         }
+    }
+
+    /// Is the connection better given up?
+    pub fn is_silent(&self, now: Moment) -> bool {
+        self.connected && now.since(self.heard) > SILENCE_MAX.max(self.ping_pause * PING_WINDOW)
     }
 
     /// What a cancel usually flies: the tenth percentile of a minute. `None` while unknown.
@@ -174,7 +186,7 @@ mod tests {
     impl Channel {
         fn new() -> Self {
             let mut health = PairHealth::new(PAUSE);
-            health.connected();
+            health.connected(Moment::ZERO);
             Self { health, now: Moment::ZERO }
         }
 
@@ -214,6 +226,18 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_without_echoes_is_given_up_after_a_second() {
+        let mut channel = Channel::new();
+        channel.run(10, FLIGHT);
+        channel.run(9, None);
+        assert!(!channel.health.is_silent(channel.now));
+        channel.run(2, None);
+        assert!(channel.health.is_silent(channel.now));
+        channel.health.disconnected();
+        assert!(!channel.health.is_silent(channel.now));
+    }
+
+    #[test]
     fn a_few_losses_are_no_reason() {
         let mut channel = Channel::new();
         for _ in 0..20 {
@@ -249,7 +273,7 @@ mod tests {
         let late = channel.health.ping(channel.now);
         channel.health.disconnected();
         assert!(!channel.health.usable(SERVICE, channel.now));
-        channel.health.connected();
+        channel.health.connected(channel.now);
         channel.health.pong(late, Duration::ZERO, channel.now);
         assert!(!channel.health.usable(SERVICE, channel.now), "an echo of the former connection");
         assert!(channel.run(1, FLIGHT));

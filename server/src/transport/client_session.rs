@@ -161,7 +161,11 @@ async fn read(session: &Session, mut recv: RecvStream, mut decoder: FrameDecoder
 /// The writer: one write per wake-up. Closes the connection when the client does not read, and after the last
 /// answers when the node stops; the reader then sees the end.
 async fn write(door: Arc<Door>, connection: Connection, mut send: SendStream, replies: Arc<Replies>) {
-    let end = write_until_end(&door, &connection, &mut send, &replies).await;
+    let end = tokio::select! {
+        end = write_until_end(&door, &connection, &mut send, &replies) => end,
+        // Also while a write waits for the client.
+        overflow = replies.overflow() => End::new(CLOSE_OVER_LIMIT, overflow.to_string()),
+    };
     connection.close(end.code, end.reason.as_bytes());
 }
 
@@ -180,10 +184,6 @@ async fn write_until_end(
         let batch = tokio::select! {
             batch = replies.batch() => batch,
             () = reached(&mut phase, Phase::Closing) => return flush(send, large, replies).await,
-        };
-        let batch = match batch {
-            Ok(batch) => batch,
-            Err(overflow) => return End::new(CLOSE_OVER_LIMIT, overflow.to_string()),
         };
         while large.try_join_next().is_some() {}
         for frame in batch.large {
@@ -233,7 +233,7 @@ async fn write_all<const N: usize>(
 /// The last answers, then the end of the stream, acknowledged or not.
 async fn flush(send: &mut SendStream, mut large: JoinSet<()>, replies: &Replies) -> End {
     let last = async {
-        if let Ok(Some(batch)) = replies.try_batch()
+        if let Some(batch) = replies.try_batch()
             && write_all(send, [batch.frames], replies, FLUSH_LIMIT).await.is_err()
         {
             return;

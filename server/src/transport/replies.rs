@@ -49,6 +49,7 @@ pub struct Overflow(pub usize);
 pub struct Replies {
     state: Mutex<State>,
     wake: Notify,
+    over: Notify,
     bytes_max: usize,
 }
 
@@ -64,7 +65,7 @@ struct State {
 impl Replies {
     /// Holds at most `bytes_max`.
     pub fn new(bytes_max: usize) -> Self {
-        Self { state: Mutex::default(), wake: Notify::new(), bytes_max }
+        Self { state: Mutex::default(), wake: Notify::new(), over: Notify::new(), bytes_max }
     }
 
     /// Hands over one message; never waits. After the bound was reached it is dropped: the connection is closing.
@@ -93,9 +94,11 @@ impl Replies {
         };
         state.waiting_bytes += added;
         state.overflow = state.waiting_bytes > self.bytes_max;
-        let wake = was_empty || state.overflow;
+        let overflow = state.overflow;
         drop(state);
-        if wake {
+        if overflow {
+            self.over.notify_one();
+        } else if was_empty {
             self.wake.notify_one();
         }
         Ok(())
@@ -103,35 +106,35 @@ impl Replies {
 
     /// Takes what waits; waits until something does.
     ///
-    /// # Errors
-    /// When the bound was reached.
-    ///
     /// # Cancel safety
     /// Safe: a batch is taken in the same step as it is returned.
-    pub async fn batch(&self) -> Result<Batch, Overflow> {
+    pub async fn batch(&self) -> Batch {
         loop {
             let woken = self.wake.notified();
-            if let Some(batch) = self.try_batch()? {
-                return Ok(batch);
+            if let Some(batch) = self.try_batch() {
+                return batch;
             }
             woken.await;
         }
     }
 
     /// Takes what waits, if anything does.
-    ///
-    /// # Errors
-    /// When the bound was reached.
-    pub fn try_batch(&self) -> Result<Option<Batch>, Overflow> {
+    pub fn try_batch(&self) -> Option<Batch> {
         let mut state = self.state.lock();
-        if state.overflow {
-            return Err(Overflow(self.bytes_max));
-        }
         if state.frames.is_empty() && state.large.is_empty() {
-            return Ok(None);
+            return None;
         }
         let frames = std::mem::take(&mut state.frames).into();
-        Ok(Some(Batch { frames, large: std::mem::take(&mut state.large) }))
+        Some(Batch { frames, large: std::mem::take(&mut state.large) })
+    }
+
+    /// Waits until the bound is reached; for one waiter, who then closes the connection.
+    ///
+    /// # Cancel safety
+    /// Not safe: reaching the bound is told once.
+    pub async fn overflow(&self) -> Overflow {
+        self.over.notified().await;
+        Overflow(self.bytes_max)
     }
 
     /// The writer handed so many bytes to QUIC.
@@ -177,7 +180,7 @@ mod tests {
         for request in 0..10 {
             replies.push(FrameKind::Ping, &ping(request), Bytes::new()).unwrap();
         }
-        let batch = replies.batch().await.unwrap();
+        let batch = replies.batch().await;
         let mut decoder = FrameDecoder::default();
         decoder.feed(&batch.frames);
         for request in 0..10 {
@@ -185,7 +188,7 @@ mod tests {
             assert_eq!(frame.message::<Ping>().unwrap(), ping(request));
         }
         assert_eq!(decoder.next_frame().unwrap(), None);
-        assert!(replies.try_batch().unwrap().is_none());
+        assert!(replies.try_batch().is_none());
         assert_eq!(replies.waiting_bytes(), batch.frames.len());
         replies.written(batch.frames.len());
         assert_eq!(replies.waiting_bytes(), 0);
@@ -197,7 +200,7 @@ mod tests {
         let large = Bytes::from(vec![7; INLINE_VALUE_BYTES_MAX + 1]);
         replies.push(FrameKind::Ping, &ping(1), large.clone()).unwrap();
         replies.push(FrameKind::Ping, &ping(2), large.slice(1..)).unwrap();
-        let batch = replies.batch().await.unwrap();
+        let batch = replies.batch().await;
         assert_eq!(batch.large.len(), 1);
         assert!(batch.frames.len() > INLINE_VALUE_BYTES_MAX);
         let mut decoder = FrameDecoder::default();
@@ -207,25 +210,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_bound_is_an_answer_and_wakes_the_writer() {
-        let replies = std::sync::Arc::new(Replies::new(1000));
-        let writer = tokio::spawn({
-            let replies = replies.clone();
-            async move {
-                loop {
-                    // Takes, but never gets rid of it.
-                    if let Err(overflow) = replies.batch().await {
-                        return overflow;
-                    }
-                }
-            }
-        });
+    async fn the_bound_is_an_answer_although_the_writer_takes_what_waits() {
+        let replies = Replies::new(1000);
         for request in 0..1000 {
             replies.push(FrameKind::Ping, &ping(request), Bytes::new()).unwrap();
-            tokio::task::yield_now().await;
+            // Takes, but never gets rid of it.
+            replies.try_batch();
         }
-        let overflow = tokio::time::timeout(std::time::Duration::from_secs(5), writer).await.unwrap().unwrap();
-        assert_eq!(overflow, Overflow(1000));
+        let overflow = tokio::time::timeout(std::time::Duration::from_secs(5), replies.overflow()).await;
+        assert_eq!(overflow, Ok(Overflow(1000)));
         assert!(replies.waiting_bytes() < 1100);
     }
 
@@ -248,7 +241,7 @@ mod tests {
         let reply = ReadReply { request: RequestId(5), service, outcome: Ok(found) };
         replies.read_reply(reply, Bytes::from(vec![0; VALUE_BYTES_MAX + (1 << 20)]));
         let mut decoder = FrameDecoder::default();
-        decoder.feed(&replies.try_batch().unwrap().unwrap().frames);
+        decoder.feed(&replies.try_batch().unwrap().frames);
         let reply: ReadReply = decoder.next_frame().unwrap().unwrap().message().unwrap();
         assert_eq!(reply.outcome.unwrap_err().code, ErrorCode::Internal);
     }
