@@ -196,6 +196,24 @@ impl Node {
         &self.observer.directory
     }
 
+    /// Waits until the node can no longer go on (a failed write or fsync, refused by its peers) and says why; for ever
+    /// if that never happens. Whoever runs the node then stops it and exits with an error.
+    ///
+    /// # Cancel safety
+    /// Safe: a failure stays.
+    pub fn failed(&self) -> impl Future<Output = String> + Send + 'static {
+        let fatal = self.replica.fatal();
+        async move {
+            if let Some(mut fatal) = fatal
+                && let Ok(why) = fatal.wait_for(Option::is_some).await
+                && let Some(why) = why.clone()
+            {
+                return why;
+            }
+            std::future::pending().await
+        }
+    }
+
     /// The request path, for whoever embeds the node.
     pub fn path(&self) -> &RequestPath {
         &self.path

@@ -23,6 +23,7 @@ use tiedkv_protocol::ids::{CallerId, NodeId, Position};
 use tiedkv_protocol::request::{AdminOperation, WriteRequest};
 use tiedkv_protocol::response::{Failure, WriteReply};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 /// What stores and orders, opened.
 pub struct Replica {
@@ -82,6 +83,10 @@ pub trait ReplicaControl: Send + Sync {
     fn lag(&self, on: bool) -> Result<(), Failure>;
     /// An operation on the cluster: members, leadership, ceiling.
     fn administer(&self, operation: AdminOperation) -> ControlFuture<Result<(), Failure>>;
+    /// Why the replica can no longer go on, once it cannot: the process says so and exits. `None` where that cannot be.
+    fn fatal(&self) -> Option<watch::Receiver<Option<String>>> {
+        None
+    }
     /// The node is about to stop: hands leadership on, if it can within `patience`.
     fn leave(&self, patience: Duration) -> ControlFuture<()>;
     /// Ends everything and closes files; blocks, at most about `patience`.
@@ -95,7 +100,7 @@ pub trait ReplicaControl: Send + Sync {
 pub fn open(config: &Config, surroundings: Surroundings) -> Result<Replica, NodeError> {
     match config.storage {
         Storage::Memory => Ok(open_memory(surroundings.directory)),
-        Storage::Fjall => Err(NodeError::Storage("`storage` = `fjall` is not part of this build".to_owned())),
+        Storage::Fjall => crate::raft::replica::open(config, surroundings),
     }
 }
 

@@ -101,6 +101,19 @@ impl Directory {
         self.change(|topology| topology.leader = leader);
     }
 
+    /// Takes over a topology whose version counts for the whole cluster, if it is not older than the one in force.
+    /// Its members must be sorted.
+    pub fn adopt(&self, topology: Topology) {
+        let _one_at_a_time = self.change.lock();
+        self.announced.send_if_modified(|announced| {
+            let newer = topology.version >= announced.topology.version && topology != *announced.topology;
+            if newer {
+                announced.topology = Arc::new(topology);
+            }
+            newer
+        });
+    }
+
     /// Sets the operator's ceiling if it is newer than the one in force.
     pub fn set_ceiling(&self, ceiling: Ceiling) {
         self.announced.send_if_modified(|announced| {

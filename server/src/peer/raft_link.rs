@@ -4,6 +4,7 @@
 
 use crate::peer::hello::{HelloReply, Incarnations, PeerHello};
 use crate::peer::stream::{StreamError, read_message, write_message};
+use crate::transport::listen::endpoint;
 use crate::transport::quic;
 use crate::transport::tls::{Credentials, Port};
 use parking_lot::Mutex;
@@ -118,13 +119,14 @@ impl RaftLink {
     /// When the address is taken or the credentials cannot be used.
     pub fn bind(
         address: SocketAddr,
+        buffer_bytes: usize,
         credentials: Arc<Credentials>,
         hello: PeerHello,
         incarnations: Arc<dyn Incarnations>,
     ) -> std::io::Result<Arc<Self>> {
         let server = quic::server(&credentials, Port::Peer).map_err(std::io::Error::other)?;
         let client = quic::client(&credentials, Port::Peer).map_err(std::io::Error::other)?;
-        let endpoint = Endpoint::server(server, address)
+        let endpoint = endpoint(address, buffer_bytes, server)
             .map_err(|error| std::io::Error::new(error.kind(), format!("peer port {address}: {error}")))?;
         Ok(Arc::new(Self {
             endpoint,

@@ -12,7 +12,7 @@ use crate::raft::outcomes::OutcomeLimits;
 use crate::raft::read_barrier::RaftReadBarrier;
 use crate::raft::run::{self, Started, Stop};
 use crate::raft::state_machine::StateMachine;
-use crate::raft::types::TypeConfig;
+use crate::raft::types::{Change, TypeConfig};
 use crate::raft::write::WritePath;
 use crate::request::barrier::ReadBarrier;
 use crate::request::doors::{WriteFuture, Writer};
@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tiedkv_protocol::hello::{Member, Topology};
+use tiedkv_protocol::hello::{Ceiling, Member, Topology};
 use tiedkv_protocol::ids::{CallerId, NodeId};
 use tiedkv_protocol::request::WriteRequest;
 use tiedkv_protocol::response::Failure;
@@ -95,6 +95,8 @@ pub struct GroupConfig {
     pub outcomes: OutcomeLimits,
     /// Sizes of the store.
     pub store: StoreSettings,
+    /// Buffers of the peer port's socket, bytes; default 2 MiB.
+    pub udp_buffer_bytes: usize,
 }
 
 impl GroupConfig {
@@ -114,6 +116,7 @@ impl GroupConfig {
             snapshots: SnapshotSettings::default(),
             outcomes: OutcomeLimits::default(),
             store: StoreSettings::default(),
+            udp_buffer_bytes: 2 << 20,
         }
     }
 }
@@ -181,6 +184,7 @@ pub struct Group {
     barrier: Arc<RaftReadBarrier>,
     topology: watch::Receiver<Topology>,
     fatal: watch::Receiver<Option<String>>,
+    ceiling: watch::Receiver<Ceiling>,
     stop: mpsc::Sender<Stop>,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
@@ -196,6 +200,7 @@ impl Group {
         let log = LogStore::open(&folder.inner("log")?).map_err(StartError::Log)?;
         let store = Arc::new(FjallStore::open(&folder.inner("state")?, config.store)?);
         let machine = StateMachine::start(store.clone(), config.outcomes)?;
+        let ceiling = machine.ceiling();
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let (stop, stops) = mpsc::channel(4);
         let thread = {
@@ -217,6 +222,7 @@ impl Group {
             barrier,
             topology,
             fatal,
+            ceiling,
             stop,
             thread: Mutex::new(Some(thread)),
         })
@@ -328,6 +334,33 @@ impl Group {
         run::transfer(&self.raft, self.own, to, wait).await
     }
 
+    /// The operator's ceiling of read policies, now and when it changes.
+    pub fn ceiling(&self) -> watch::Receiver<Ceiling> {
+        self.ceiling.clone()
+    }
+
+    /// Sets the operator's ceiling in the whole cluster. To be asked of the leader.
+    ///
+    /// # Errors
+    /// As a write.
+    ///
+    /// # Cancel safety
+    /// A dropped future may leave it set or not.
+    pub async fn set_ceiling(&self, ceiling: Ceiling, wait: Duration) -> Result<(), Failure> {
+        self.writes.operate(Change::Ceiling(ceiling), wait).await.map(drop)
+    }
+
+    /// Ends the group and waits for its thread; leadership does not move. Blocks for some fractions of a second.
+    pub fn close(&self) {
+        // A full queue holds a stop already.
+        let _stopping = self.stop.try_send(Stop::AtOnce);
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the Raft thread panicked");
+        }
+    }
+
     /// Stops in order: leadership moves first (within `wait`), then the group ends and all is made durable.
     ///
     /// # Cancel safety
@@ -349,13 +382,7 @@ impl Writer for Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A full queue holds a stop already.
-        let _stopping = self.stop.try_send(Stop::AtOnce);
-        if let Some(thread) = self.thread.lock().take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the Raft thread panicked");
-        }
+        self.close();
     }
 }
 

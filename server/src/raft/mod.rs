@@ -9,6 +9,7 @@ pub mod membership;
 pub mod network;
 pub mod outcomes;
 pub mod read_barrier;
+pub mod replica;
 mod run;
 pub mod serve;
 pub mod snapshot;

@@ -77,7 +77,8 @@ pub(super) fn thread(
             Stop::AtOnce => None,
             Stop::Gently(wait, done) => {
                 // A single voter or a minority has nobody to hand over to.
-                if let Err(failure) = transfer(&raft, own, None, wait).await
+                if !wait.is_zero()
+                    && let Err(failure) = transfer(&raft, own, None, wait).await
                     && failure.code != ErrorCode::NotLeader
                 {
                     tracing::warn!(%failure.message, "leadership was not handed over");
@@ -116,8 +117,9 @@ async fn start(
         incarnation: folder.incarnation(),
         outcomes: config.outcomes,
     };
-    let link = RaftLink::bind(config.peer_listen, config.credentials.clone(), hello, folder)
-        .map_err(|error| error.to_string())?;
+    let link =
+        RaftLink::bind(config.peer_listen, config.udp_buffer_bytes, config.credentials.clone(), hello, folder)
+            .map_err(|error| error.to_string())?;
     let raft_config = Arc::new(raft_config(config).validate().map_err(|error| error.to_string())?);
     let network = NetworkFactory::new(link.clone());
     let raft =

@@ -11,6 +11,7 @@
 //! A snapshot is staged in fresh keyspaces while it arrives, so memory holds a few blocks. Opening streams and
 //! deciding to send is `network`'s job.
 
+use crate::raft::state_machine::Note;
 use crate::raft::types::SnapshotMeta;
 use crate::storage::fjall_store::{FjallStore, Install};
 use crate::storage::state_store::{StorageError, View};
@@ -19,6 +20,7 @@ use bytes::{Buf, Bytes};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tiedkv_protocol::codec;
+use tiedkv_protocol::hello::Ceiling;
 use tiedkv_protocol::ids::Position;
 use tiedkv_protocol::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
@@ -43,6 +45,8 @@ pub struct Header {
     pub stamp_ms: u64,
     /// Outcomes up to here are forgotten.
     pub forgotten: u64,
+    /// The operator's ceiling of read policies.
+    pub ceiling: Ceiling,
 }
 
 /// Writes the blocks of `view` one after the other into `sink`, which may block; it ends the stream by `false`.
@@ -55,7 +59,12 @@ pub fn write_blocks(
     mut sink: impl FnMut(Bytes) -> bool,
 ) -> Result<(), StorageError> {
     let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
-    let header = Header { meta: meta.clone(), stamp_ms: view.stamp_ms(), forgotten: view.forgotten().0 };
+    let header = Header {
+        meta: meta.clone(),
+        stamp_ms: view.stamp_ms(),
+        forgotten: view.forgotten().0,
+        ceiling: Note::decode(view.note())?.ceiling,
+    };
     let mut body = vec![SNAPSHOT_FORMAT];
     body.extend(codec::encode_large(&header).map_err(|error| StorageError::Failed(error.to_string()))?);
     if !sink(block(HEADER, &body, Some(&mut hash))) {
@@ -119,6 +128,8 @@ pub struct Staged {
     pub stamp_ms: u64,
     /// Outcomes up to here are forgotten.
     pub forgotten: Position,
+    /// The operator's ceiling.
+    pub ceiling: Ceiling,
 }
 
 impl Staged {
@@ -130,8 +141,14 @@ impl Staged {
         let install = store.begin_install()?;
         install.write_values(view.values())?;
         install.write_outcomes(view.outcomes())?;
-        let meta = crate::raft::state_machine::Note::decode(view.note())?.snapshot_meta();
-        Ok(Self { install, meta, stamp_ms: view.stamp_ms(), forgotten: view.forgotten() })
+        let note = Note::decode(view.note())?;
+        Ok(Self {
+            install,
+            meta: note.snapshot_meta(),
+            stamp_ms: view.stamp_ms(),
+            forgotten: view.forgotten(),
+            ceiling: note.ceiling,
+        })
     }
 }
 
@@ -147,7 +164,13 @@ pub fn stage(store: &Arc<FjallStore>, next: impl FnMut() -> Option<Bytes>) -> Re
     let values = install.write_values(Records { blocks: &mut blocks, kind: VALUES, body: Bytes::new() })?;
     let outcomes = install.write_outcomes(Records { blocks: &mut blocks, kind: OUTCOMES, body: Bytes::new() })?;
     blocks.end(values, outcomes)?;
-    Ok(Staged { install, meta: header.meta, stamp_ms: header.stamp_ms, forgotten: Position(header.forgotten) })
+    Ok(Staged {
+        install,
+        meta: header.meta,
+        stamp_ms: header.stamp_ms,
+        forgotten: Position(header.forgotten),
+        ceiling: header.ceiling,
+    })
 }
 
 struct Blocks<N> {

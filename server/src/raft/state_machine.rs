@@ -25,8 +25,9 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::Arc;
 use tiedkv_protocol::codec;
+use tiedkv_protocol::hello::Ceiling;
 use tiedkv_protocol::ids::{Position, Version};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// Version of the note that is kept beside the position.
 pub const NOTE_FORMAT: u8 = 1;
@@ -42,6 +43,8 @@ pub struct Note {
     pub applied: Option<LogId>,
     /// The last membership applied.
     pub membership: StoredMembership,
+    /// The operator's ceiling of read policies.
+    pub ceiling: Ceiling,
 }
 
 impl Note {
@@ -95,6 +98,7 @@ pub struct StateMachine {
     jobs: Sender<Job>,
     store: Arc<FjallStore>,
     note: Arc<Mutex<Note>>,
+    ceilings: watch::Receiver<Ceiling>,
 }
 
 impl StateMachine {
@@ -107,7 +111,9 @@ impl StateMachine {
         // found here for a snapshot's and may purge up to it.
         store.persist()?;
         let view = store.current();
-        let note = Arc::new(Mutex::new(Note::decode(view.note())?));
+        let note = Note::decode(view.note())?;
+        let (ceiling, ceilings) = watch::channel(note.ceiling);
+        let note = Arc::new(Mutex::new(note));
         let outcomes = restore(&view, limits)?;
         let (jobs, inbox) = bounded(4);
         let applier = Applier {
@@ -117,17 +123,18 @@ impl StateMachine {
             note: note.clone(),
             outcomes,
             limits,
+            ceiling,
         };
         std::thread::Builder::new()
             .name("tiedkv-apply".to_owned())
             .spawn(move || applier.run(&inbox))
             .map_err(|error| StorageError::Failed(format!("no thread for applying: {error}")))?;
-        Ok(Self { jobs, store, note })
+        Ok(Self { jobs, store, note, ceilings })
     }
 
-    /// The last applied entry and membership.
-    pub fn note(&self) -> Note {
-        self.note.lock().clone()
+    /// The operator's ceiling, now and when it changes.
+    pub fn ceiling(&self) -> watch::Receiver<Ceiling> {
+        self.ceilings.clone()
     }
 
     async fn done(&self, job: Job, answer: oneshot::Receiver<Result<(), StorageError>>) -> io::Result<()> {
@@ -211,6 +218,7 @@ struct Applier {
     limits: OutcomeLimits,
     position: Position,
     stamp_ms: u64,
+    ceiling: watch::Sender<Ceiling>,
 }
 
 /// One commit in the making.
@@ -262,21 +270,23 @@ impl Applier {
                 note.membership = StoredMembership::new(Some(entry.log_id), membership);
                 Answer::None
             }
-            Payload::Normal(command) => self.command(command, batch),
+            Payload::Normal(command) => self.command(command, batch, note),
         }
     }
 
-    fn command(&mut self, command: Command, batch: &mut Batch) -> Answer {
+    fn command(&mut self, command: Command, batch: &mut Batch, note: &mut Note) -> Answer {
         self.stamp_ms = self.stamp_ms.max(command.stamp_ms);
         match self.outcomes.decide(self.position, &command) {
             Verdict::Answer(answer) => answer,
             Verdict::Apply(record) => {
                 let version = Version(self.position.0);
-                let mutation = match command.change {
-                    Change::Put { key, value } => Mutation::Put { key, value },
-                    Change::Delete { key } => Mutation::Delete { key },
-                };
-                batch.mutations.push((version, mutation));
+                match command.change {
+                    Change::Put { key, value } => batch.mutations.push((version, Mutation::Put { key, value })),
+                    Change::Delete { key } => batch.mutations.push((version, Mutation::Delete { key })),
+                    Change::Ceiling(ceiling) => {
+                        note.ceiling = Ceiling { version: note.ceiling.version + 1, ..ceiling };
+                    }
+                }
                 batch.records.push((self.position, record.encode().to_vec()));
                 Answer::Applied(version)
             }
@@ -297,6 +307,7 @@ impl Applier {
             note: note.encode()?,
         })?;
         *self.note.lock() = note.clone();
+        self.announce(note);
         for (responder, answer) in batch.answers {
             responder.send(answer);
         }
@@ -304,12 +315,13 @@ impl Applier {
     }
 
     fn install(&mut self, meta: &SnapshotMeta, data: SnapshotData) -> Result<(), StorageError> {
-        let note = Note { applied: meta.last_log_id, membership: meta.last_membership.clone() };
         let position = Position(meta.last_log_id.map_or(0, |id| id.index));
         let staged = match data {
             SnapshotData::Incoming(staged) => *staged,
             SnapshotData::Outgoing(view) => Staged::copy_of(&self.store, &view)?,
         };
+        let note =
+            Note { applied: meta.last_log_id, membership: meta.last_membership.clone(), ceiling: staged.ceiling };
         let meta = Meta {
             generation: 0,
             position,
@@ -322,8 +334,13 @@ impl Applier {
         self.outcomes = restore(&view, self.limits)?;
         self.position = position;
         self.stamp_ms = view.stamp_ms();
+        self.announce(&note);
         *self.note.lock() = note;
         Ok(())
+    }
+
+    fn announce(&self, note: &Note) {
+        self.ceiling.send_if_modified(|known| std::mem::replace(known, note.ceiling) != note.ceiling);
     }
 }
 

@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use tiedkv_protocol::codec;
 use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::hello::Member;
+use tiedkv_protocol::hello::{Ceiling, Member};
 use tiedkv_protocol::ids::{CallerId, ClientId, NodeId, Position, Version};
 
 /// Version of the bytes of an entry's payload in the log.
@@ -80,6 +80,19 @@ pub enum Change {
         /// The key.
         key: Bytes,
     },
+    /// Sets the operator's ceiling of read policies; its version becomes one more than that in force.
+    Ceiling(Ceiling),
+}
+
+impl Change {
+    /// Lengths of the key and value carried; zero where there is none.
+    pub fn lengths(&self) -> (usize, usize) {
+        match self {
+            Self::Put { key, value } => (key.len(), value.len()),
+            Self::Delete { key } => (key.len(), 0),
+            Self::Ceiling(_) => (0, 0),
+        }
+    }
 }
 
 /// One replicated write.
@@ -101,20 +114,19 @@ impl Command {
     /// Bytes that this command holds, for bounds.
     pub fn bytes(&self) -> usize {
         const FIXED: usize = 96;
-        FIXED
-            + match &self.change {
-                Change::Put { key, value } => key.len() + value.len(),
-                Change::Delete { key } => key.len(),
-            }
+        let (key, value) = self.change.lengths();
+        FIXED + key + value
     }
 }
 
 /// First 8 bytes of the SHA-256 of the change (FIPS 180-4), the same on every version of this program.
 pub fn digest(change: &Change) -> u64 {
     let mut context = ring::digest::Context::new(&ring::digest::SHA256);
-    let (kind, key, value): (u8, &Bytes, &[u8]) = match change {
+    let (kind, key, value): (u8, &[u8], &[u8]) = match change {
         Change::Put { key, value } => (1, key, value),
         Change::Delete { key } => (2, key, &[]),
+        // Made afresh for every command of an operator: never repeated under another body.
+        Change::Ceiling(_) => (3, &[], &[]),
     };
     context.update(&[kind]);
     context.update(&(key.len() as u64).to_le_bytes());
@@ -128,11 +140,12 @@ pub fn digest(change: &Change) -> u64 {
 
 impl fmt::Display for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (verb, key) = match &self.change {
-            Change::Put { key, .. } => ("put", key),
-            Change::Delete { key } => ("delete", key),
+        let verb = match &self.change {
+            Change::Put { .. } => "put",
+            Change::Delete { .. } => "delete",
+            Change::Ceiling(_) => "ceiling",
         };
-        write!(f, "{verb} of a key of {} bytes by {}", key.len(), self.key.caller)
+        write!(f, "{verb} with a key of {} bytes by {}", self.change.lengths().0, self.key.caller)
     }
 }
 

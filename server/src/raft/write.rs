@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::ids::{CallerId, NodeId, Position, SHARD_ZERO};
+use tiedkv_protocol::ids::{CallerId, ClientId, NodeId, Position, SHARD_ZERO};
 use tiedkv_protocol::limits::{KEY_BYTES_MAX, TIME_LEFT_MAX, VALUE_BYTES_MAX};
 use tiedkv_protocol::request::{WriteOperation, WriteRequest};
 use tiedkv_protocol::response::{Failure, WriteReply, Written};
@@ -108,10 +108,21 @@ impl WritePath {
         })
     }
 
+    /// Takes a change that this node makes for an operator; under a key of its own.
+    pub(super) async fn operate(&self, change: Change, wait: Duration) -> Result<Written, Failure> {
+        let client = ClientId(rand::random());
+        let key = WriteKey { caller: CallerId(0), client, sequence: 0 };
+        let command = Command { stamp_ms: 0, key, floor: Position(u64::MAX), digest: digest(&change), change };
+        self.queue(command, Instant::now() + wait)?.outcome().await
+    }
+
     fn submit(&self, caller: CallerId, request: WriteRequest, value: Bytes) -> Result<Waiting, Failure> {
         let left = Duration::from_micros(request.time_left_us).min(TIME_LEFT_MAX);
         let deadline = Instant::now() + left;
-        let command = command(caller, request, value)?;
+        self.queue(command(caller, request, value)?, deadline)
+    }
+
+    fn queue(&self, command: Command, deadline: Instant) -> Result<Waiting, Failure> {
         let leader = *self.leader.borrow();
         if leader != Some(self.own) {
             return Err(not_leader(leader));
@@ -183,10 +194,7 @@ fn command(caller: CallerId, request: WriteRequest, value: Bytes) -> Result<Comm
         WriteOperation::Put { key } => Change::Put { key, value },
         WriteOperation::Delete { key } => Change::Delete { key },
     };
-    let (key_len, value_len) = match &change {
-        Change::Put { key, value } => (key.len(), value.len()),
-        Change::Delete { key } => (key.len(), 0),
-    };
+    let (key_len, value_len) = change.lengths();
     if key_len == 0 || key_len > KEY_BYTES_MAX || value_len > VALUE_BYTES_MAX {
         let text = format!(
             "key of {key_len} and value of {value_len} bytes; bounds are 1 to {KEY_BYTES_MAX} and {VALUE_BYTES_MAX}"

@@ -125,6 +125,7 @@ pub struct FjallStore {
     view: ArcSwap<FjallView>,
     listeners: RwLock<Vec<Arc<dyn PositionListener>>>,
     fail_reads: Arc<AtomicBool>,
+    lagging: AtomicBool,
     failed: Mutex<Option<StorageError>>,
     settings: StoreSettings,
     next_generation: Mutex<u64>,
@@ -171,6 +172,7 @@ impl FjallStore {
             view: ArcSwap::from_pointee(view),
             listeners: RwLock::new(Vec::new()),
             fail_reads,
+            lagging: AtomicBool::new(false),
             failed: Mutex::new(None),
             settings,
             next_generation: Mutex::new(newest + 1),
@@ -236,6 +238,15 @@ impl FjallStore {
         self.fail_reads.store(on, Ordering::Relaxed);
     }
 
+    /// Holds publication back or catches up, for tests: batches are applied meanwhile, nobody sees them.
+    pub fn set_lag(&self, on: bool) {
+        let writing = self.writing.lock();
+        self.lagging.store(on, Ordering::Release);
+        if !on {
+            self.publish(&writing);
+        }
+    }
+
     /// Bytes on disk.
     pub fn disk_bytes(&self) -> u64 {
         self.database.disk_space().unwrap_or(0)
@@ -282,6 +293,9 @@ impl FjallStore {
     }
 
     fn publish(&self, writing: &Writing) {
+        if self.lagging.load(Ordering::Acquire) {
+            return;
+        }
         let view = publishable(&self.database, &writing.data, &writing.outcomes, &writing.meta, &self.fail_reads);
         self.view.store(Arc::new(view));
         for listener in self.listeners.read().iter() {
