@@ -5,6 +5,7 @@
 //! the write and proposes it again. A write whose time is over before it was proposed was not applied; after that
 //! its outcome is unknown to this node, and the caller's idempotency key makes a repeat harmless.
 
+use crate::clock;
 use crate::raft::state_machine::StateMachine;
 use crate::raft::types::{Answer, Change, Command, TypeConfig, WriteKey, digest};
 use crate::request::doors::WriteFuture;
@@ -15,7 +16,7 @@ use openraft::errors::ClientWriteError;
 use openraft::raft::WriteResponse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{CallerId, ClientId, NodeId, Position, SHARD_ZERO};
 use tiedkv_protocol::limits::{KEY_BYTES_MAX, TIME_LEFT_MAX, VALUE_BYTES_MAX};
@@ -223,7 +224,8 @@ impl Proposer {
         let mut arrived = Vec::new();
         // What arrives while a batch is proposed forms the next one.
         while inbox.recv_many(&mut arrived, BATCH_MAX).await > 0 {
-            self.stamp_ms = self.stamp_ms.max(wall_clock_ms());
+            // Log time only orders and expires outcomes; a clock that jumps back is held by the last stamp.
+            self.stamp_ms = self.stamp_ms.max(clock::unix_ns() / 1_000_000);
             let now = Instant::now();
             let batch: Vec<Pending> = arrived.drain(..).filter_map(|pending| self.take(pending, now)).collect();
             if batch.is_empty() {
@@ -337,11 +339,4 @@ fn written(answer: Answer, position: Position) -> Result<Written, Failure> {
         }
         Answer::None => Err(Failure::new(ErrorCode::Internal, "a write became an entry of another kind")),
     }
-}
-
-fn wall_clock_ms() -> u64 {
-    // Log time only orders and expires outcomes; a clock that jumps back is held by the last stamp.
-    SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

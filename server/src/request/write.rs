@@ -66,6 +66,9 @@ impl LocalWriter {
         let mutation = match command.change {
             Change::Put { key, value } => Mutation::Put { key, value },
             Change::Delete { key } => Mutation::Delete { key },
+            Change::Ceiling(_) => {
+                return Err(Failure::new(ErrorCode::Internal, "a write became another command"));
+            }
         };
         self.store.apply(&[mutation], position, command.stamp_ms).map_err(|error| {
             let code =
