@@ -7,11 +7,11 @@ use crate::config::{Config, Storage};
 use crate::error::NodeError;
 use crate::peer::directory::Directory;
 use crate::request::barrier::{NoBarrier, ReadBarrier};
-use crate::request::doors::{WriteFuture, Writer};
+use crate::request::doors::Writer;
+use crate::request::write::LocalWriter;
 use crate::storage::memory::MemoryStore;
 use crate::storage::state_store::StateStore;
 use crate::transport::tls::Credentials;
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::net::SocketAddr;
@@ -19,9 +19,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::ids::{CallerId, NodeId, Position};
-use tiedkv_protocol::request::{AdminOperation, WriteRequest};
-use tiedkv_protocol::response::{Failure, WriteReply};
+use tiedkv_protocol::ids::{NodeId, Position};
+use tiedkv_protocol::request::AdminOperation;
+use tiedkv_protocol::response::Failure;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -107,22 +107,11 @@ pub fn open(config: &Config, surroundings: Surroundings) -> Result<Replica, Node
 fn open_memory(directory: Arc<Directory>) -> Replica {
     let store = Arc::new(MemoryStore::new());
     Replica {
-        writer: Arc::new(Unwritten(directory.own())),
+        writer: Arc::new(LocalWriter::new(directory.own(), store.clone())),
         barrier: Arc::new(NoBarrier),
         control: Arc::new(MemoryControl { store: store.clone(), directory }),
         store,
         peer_address: None,
-    }
-}
-
-/// Takes no writes.
-struct Unwritten(NodeId);
-
-impl Writer for Unwritten {
-    fn write(&self, _caller: CallerId, request: WriteRequest, _value: Bytes) -> WriteFuture {
-        let outcome = Err(Failure::new(ErrorCode::Unsupported, "this node takes no writes"));
-        let reply = WriteReply { request: request.request, node: self.0, outcome };
-        Box::pin(async { reply })
     }
 }
 
