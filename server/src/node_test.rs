@@ -3,25 +3,18 @@
 use super::*;
 use crate::config::ConfigBuilder;
 use crate::transport::test_certificates::{TestAuthority, dialler};
-use bytes::Bytes;
-use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::collections::VecDeque;
+use crate::transport::test_probe::{PATIENCE, Probe, hello, narrow, put, read};
+use quinn::{ConnectionError, VarInt};
 use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::frame::{self, Frame, FrameDecoder, FrameKind};
-use tiedkv_protocol::hello::{Ceiling, Hello, Mode, Notice, Welcome};
+use tiedkv_protocol::frame::{self, FrameKind};
+use tiedkv_protocol::hello::{Ceiling, Mode, Notice};
 use tiedkv_protocol::identity::NODE_DNS_NAME;
-use tiedkv_protocol::ids::{ClientId, Position, ReadId, RequestId};
-use tiedkv_protocol::limits::{FRAME_BYTES_MAX, INLINE_VALUE_BYTES_MAX, PROTOCOL_VERSION};
-use tiedkv_protocol::request::{
-    AdminOperation, AdminRequest, Class, CopyKind, IdempotencyKey, Ping, ReadLevel, ReadOperation, ReadRequest,
-    WriteOperation, WriteRequest,
-};
-use tiedkv_protocol::response::{AdminReply, Pong, ReadReply, WriteReply, flags};
+use tiedkv_protocol::ids::{RequestId, TieId};
+use tiedkv_protocol::limits::{FRAME_BYTES_MAX, INLINE_VALUE_BYTES_MAX, VALUE_BYTES_MAX};
+use tiedkv_protocol::request::{AdminOperation, Ping, Withdraw};
+use tiedkv_protocol::response::{ReadReply, WriteReply, flags};
+use tiedkv_protocol::tie::{CopyNumber, Tie};
 use tokio::time::timeout;
-
-const SECOND: Duration = Duration::from_secs(1);
 
 /// A node alone on free ports.
 fn alone(authority: &TestAuthority, settings: &[(&str, &str)]) -> Node {
@@ -42,139 +35,6 @@ fn config(authority: &TestAuthority, settings: &[(&str, &str)]) -> Config {
     builder.build().unwrap()
 }
 
-/// A client that speaks frames, and nothing of what the client crate adds.
-struct Probe {
-    // Keeps the socket open.
-    _endpoint: Endpoint,
-    connection: Connection,
-    send: SendStream,
-    recv: RecvStream,
-    decoder: FrameDecoder,
-    welcome: Option<Welcome>,
-    /// Frames that came while another was waited for.
-    put_by: VecDeque<Frame>,
-}
-
-impl Probe {
-    async fn dial(node: &Node, authority: &TestAuthority) -> Self {
-        Self::dial_with(node, dialler(&authority.client("probe"), Port::Client)).await
-    }
-
-    async fn dial_with(node: &Node, config: quinn::ClientConfig) -> Self {
-        let own = if node.addresses().client.is_ipv6() { "[::1]:0" } else { "127.0.0.1:0" };
-        let endpoint = Endpoint::client(own.parse().unwrap()).unwrap();
-        let connection =
-            endpoint.connect_with(config, node.addresses().client, NODE_DNS_NAME).unwrap().await.unwrap();
-        let (send, recv) = connection.open_bi().await.unwrap();
-        let decoder = FrameDecoder::default();
-        Self { _endpoint: endpoint, connection, send, recv, decoder, welcome: None, put_by: VecDeque::new() }
-    }
-
-    async fn greeted(node: &Node, authority: &TestAuthority) -> Self {
-        let mut probe = Self::dial(node, authority).await;
-        probe.say(FrameKind::Hello, &hello(PROTOCOL_VERSION, PROTOCOL_VERSION), &[]).await;
-        probe.welcome = Some(probe.message(FrameKind::Welcome).await);
-        probe
-    }
-
-    async fn say<T: Serialize>(&mut self, kind: FrameKind, message: &T, payload: &[u8]) {
-        let mut bytes = Vec::new();
-        frame::encode(kind, message, payload, &mut bytes).unwrap();
-        self.raw(&bytes).await;
-    }
-
-    async fn raw(&mut self, bytes: &[u8]) {
-        self.send.write_all(bytes).await.unwrap();
-    }
-
-    /// The next frame of a kind, wherever it travels.
-    async fn frame(&mut self, kind: FrameKind) -> Frame {
-        if let Some(index) = self.put_by.iter().position(|frame| frame.kind == kind) {
-            return self.put_by.remove(index).unwrap();
-        }
-        loop {
-            let frame = timeout(10 * SECOND, self.any_frame()).await.expect("a frame in time");
-            if frame.kind == kind {
-                return frame;
-            }
-            self.put_by.push_back(frame);
-        }
-    }
-
-    async fn any_frame(&mut self) -> Frame {
-        loop {
-            if let Some(frame) = self.decoder.next_frame().unwrap() {
-                return frame;
-            }
-            tokio::select! {
-                chunk = self.recv.read_chunk(1 << 20, true) => {
-                    let chunk = chunk.expect("the connection lives").expect("the stream goes on");
-                    self.decoder.feed(&chunk.bytes);
-                }
-                stream = self.connection.accept_uni() => {
-                    let bytes = stream.unwrap().read_to_end(FRAME_BYTES_MAX + 4).await.unwrap();
-                    let mut decoder = FrameDecoder::default();
-                    decoder.feed(&bytes);
-                    let frame = decoder.next_frame().unwrap().unwrap();
-                    assert!(frame.payload.len() > INLINE_VALUE_BYTES_MAX);
-                    return frame;
-                }
-            }
-        }
-    }
-
-    async fn message<T: DeserializeOwned>(&mut self, kind: FrameKind) -> T {
-        self.frame(kind).await.message().unwrap()
-    }
-
-    async fn read(&mut self, request: u64, key: &'static str) -> (ReadReply, Bytes) {
-        self.say(FrameKind::Read, &read(request, key), &[]).await;
-        let frame = self.frame(FrameKind::ReadReply).await;
-        (frame.message().unwrap(), frame.payload)
-    }
-
-    async fn admin(&mut self, operation: AdminOperation) -> (AdminReply, Bytes) {
-        let request = AdminRequest { request: RequestId(900), time_left_us: 5_000_000, operation };
-        self.say(FrameKind::Admin, &request, &[]).await;
-        let frame = self.frame(FrameKind::AdminReply).await;
-        (frame.message().unwrap(), frame.payload)
-    }
-
-    /// Still answers a ping.
-    async fn assert_open(&mut self, request: u64) {
-        self.say(FrameKind::Ping, &Ping { request: RequestId(request) }, &[]).await;
-        assert_eq!(self.message::<Pong>(FrameKind::Pong).await.request, RequestId(request));
-    }
-
-    /// The close code and reason that the node gives.
-    async fn closed(&self) -> (VarInt, String) {
-        match timeout(10 * SECOND, self.connection.closed()).await.expect("closed in time") {
-            ConnectionError::ApplicationClosed(close) => {
-                (close.error_code, String::from_utf8_lossy(&close.reason).into_owned())
-            }
-            other => panic!("not closed by the node: {other}"),
-        }
-    }
-}
-
-fn hello(version_min: u16, version_max: u16) -> Hello {
-    Hello { version_min, version_max, client: ClientId(7) }
-}
-
-fn read(request: u64, key: &'static str) -> ReadRequest {
-    ReadRequest {
-        request: RequestId(request),
-        shard: SHARD_ZERO,
-        read: ReadId(request.into()),
-        kind: CopyKind::First,
-        tie: None,
-        level: ReadLevel::Session { seen: Position(0) },
-        class: Class::Interactive,
-        time_left_us: 5_000_000,
-        operation: ReadOperation::Get { key: Bytes::from_static(key.as_bytes()) },
-    }
-}
-
 #[tokio::test]
 async fn a_copy_is_answered_over_quic() {
     let authority = TestAuthority::new();
@@ -184,8 +44,11 @@ async fn a_copy_is_answered_over_quic() {
     assert_eq!((welcome.node, welcome.modelled), (NodeId(1), false));
     assert_eq!(welcome.topology.members[0].client_address, node.addresses().client.to_string());
     let (reply, value) = probe.read(1, "absent").await;
-    assert_eq!((reply.request, reply.service.node), (RequestId(1), NodeId(1)));
-    assert!(value.is_empty());
+    assert_eq!((reply.request, reply.service.node, reply.service.started), (RequestId(1), NodeId(1), true));
+    assert!(value.is_empty() && reply.outcome.unwrap().version.is_none());
+    let written = probe.put("key", b"value", false).await.outcome.unwrap();
+    let (reply, value) = probe.read(2, "key").await;
+    assert_eq!((reply.outcome.unwrap().version, &value[..]), (Some(written.version), &b"value"[..]));
     probe.assert_open(2).await;
     assert!(node.stop().threads_ended);
 }
@@ -300,7 +163,7 @@ async fn connections_beyond_the_bound_are_refused() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(10 * SECOND, again).await.unwrap();
+    timeout(PATIENCE, again).await.unwrap();
 }
 
 #[tokio::test]
@@ -308,18 +171,14 @@ async fn a_client_that_reads_nothing_is_cut_off_with_a_reason() {
     let authority = TestAuthority::new();
     let node =
         alone(&authority, &[("replies_waiting_max_bytes", "1048576"), ("replies_stalled_max_us", "60000000")]);
-    let mut transport = quinn::TransportConfig::default();
-    transport.stream_receive_window(VarInt::from_u32(4096));
-    let mut config = dialler(&authority.client("probe"), Port::Client);
-    config.transport_config(Arc::new(transport));
-    let mut probe = Probe::dial_with(&node, config).await;
+    let mut probe = Probe::dial_with(&node, narrow(&authority, 4096)).await;
     probe.say(FrameKind::Hello, &hello(1, 1), &[]).await;
     let mut pings = Vec::new();
     for request in 0..1000 {
         frame::encode(FrameKind::Ping, &Ping { request: RequestId(request) }, &[], &mut pings).unwrap();
     }
     let flood = async { while probe.send.write_all(&pings).await.is_ok() {} };
-    timeout(20 * SECOND, flood).await.expect("cut off in time");
+    timeout(2 * PATIENCE, flood).await.expect("cut off in time");
     let (code, reason) = probe.closed().await;
     assert!(code == quic::CLOSE_OVER_LIMIT && reason.contains("answers are not read"), "{code} {reason}");
 }
@@ -427,7 +286,7 @@ async fn http(node: &Node, path: &str) -> (u16, String) {
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
-    timeout(10 * SECOND, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
+    timeout(PATIENCE, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
@@ -453,4 +312,140 @@ async fn http_tells_life_readiness_status_and_metrics() {
     node.shutdown.enter(Phase::Draining);
     let (code, lines) = http(&node, "/readyz").await;
     assert!(code == 503 && lines.contains("NOT not-stopping"), "{lines}");
+}
+
+#[tokio::test]
+async fn large_values_travel_apart_both_ways() {
+    let authority = TestAuthority::new();
+    let node = alone(&authority, &[]);
+    let mut probe = Probe::greeted(&node, &authority).await;
+    for bytes in [INLINE_VALUE_BYTES_MAX, INLINE_VALUE_BYTES_MAX + 1, VALUE_BYTES_MAX] {
+        let value: Vec<u8> = (0..bytes).map(|index| (index % 251) as u8).collect();
+        let apart = bytes > INLINE_VALUE_BYTES_MAX;
+        probe.put("large", &value, apart).await.outcome.unwrap();
+        let (reply, read) = probe.read(1, "large").await;
+        assert!(reply.outcome.is_ok() && read == value, "{bytes} bytes");
+    }
+    // Only writes travel apart: a copy could overtake its withdraw.
+    probe.say_apart(FrameKind::Read, &read(9, "large"), &[]).await;
+    let notice: Notice = probe.message(FrameKind::Notice).await;
+    assert!(matches!(&notice, Notice::Refused(failure) if failure.code == ErrorCode::Malformed), "{notice:?}");
+    probe.say_apart(FrameKind::Write, &put(10, 10, "k"), &vec![0; VALUE_BYTES_MAX + 1]).await;
+    let reply: WriteReply = probe.message(FrameKind::WriteReply).await;
+    assert_eq!(reply.outcome.unwrap_err().code, ErrorCode::OverLimit);
+    probe.assert_open(11).await;
+}
+
+#[tokio::test]
+async fn a_large_answer_that_is_not_taken_cuts_the_client_off() {
+    let authority = TestAuthority::new();
+    let node = alone(&authority, &[("replies_stalled_max_us", "200000")]);
+    let mut probe = Probe::greeted(&node, &authority).await;
+    probe.put("large", &vec![1; VALUE_BYTES_MAX], true).await.outcome.unwrap();
+    let mut lazy = Probe::dial_with(&node, narrow(&authority, 4096)).await;
+    lazy.say(FrameKind::Hello, &hello(1, 1), &[]).await;
+    lazy.say(FrameKind::Read, &read(1, "large"), &[]).await;
+    let (code, reason) = lazy.closed().await;
+    assert!(code == quic::CLOSE_OVER_LIMIT && reason.contains("a large value was not taken"), "{code} {reason}");
+    probe.assert_open(1).await;
+}
+
+/// Three nodes that know each other, cancel channels connected.
+fn three(authority: &TestAuthority, settings: &[(&str, &str)]) -> Vec<Node> {
+    let nodes: Vec<Node> = (1..=3)
+        .map(|id: u64| {
+            authority.node(id);
+            let own = id.to_string();
+            let settings = [settings, &[("node_id", own.as_str())]].concat();
+            Node::start(config(authority, &settings)).unwrap()
+        })
+        .collect();
+    let members: Vec<Member> = nodes.iter().map(|node| node.directory().member(node.id()).unwrap()).collect();
+    nodes.iter().for_each(|node| node.directory().set_members(members.clone()).unwrap());
+    nodes
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let holds = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, holds).await.unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}"));
+}
+
+#[tokio::test]
+async fn a_start_on_one_node_ends_the_waiting_copy_on_another() {
+    let authority = TestAuthority::new();
+    // One worker each; an operation takes 300 ms or more, so that a second copy waits for the first.
+    let slow = [
+        ("device", "modelled"),
+        ("device_mean_service_us", "1000000"),
+        ("lanes", "1"),
+        ("workers_per_lane", "1"),
+        ("cancel_ping_us", "20000"),
+    ];
+    let nodes = three(&authority, &slow);
+    until("all pairs usable", || nodes.iter().all(|node| node.status().cancels.unhealthy_pairs == 0)).await;
+    let mut one = Probe::greeted(&nodes[0], &authority).await;
+    let mut two = Probe::greeted(&nodes[1], &authority).await;
+    assert!(two.welcome.as_ref().unwrap().modelled);
+    two.say(FrameKind::Read, &read(1, "busy"), &[]).await;
+    until("node 2 is busy", || nodes[1].path().counters().started == 1).await;
+    let tie = |number| {
+        let members = [NodeId(1), NodeId(2)].into_iter().collect();
+        Some(Tie { id: TieId(99), number: CopyNumber(number), members, width: 2 })
+    };
+    // Copy 1 waits at node 2; copy 0 starts at once at node 1 and cancels it.
+    let mut copy = read(2, "key");
+    copy.tie = tie(1);
+    two.say(FrameKind::Read, &copy, &[]).await;
+    until("copy 1 waits", || nodes[1].path().counters().received == 2).await;
+    copy.tie = tie(0);
+    one.say(FrameKind::Read, &copy, &[]).await;
+    until("copy 1 is cancelled", || nodes[1].path().counters().cancelled == 1).await;
+    assert_eq!(nodes[1].path().counters().started, 1);
+    let (reply, _) = one.read_reply().await;
+    assert!(reply.outcome.is_ok() && reply.service.flags & flags::MODELLED != 0);
+    let sent = nodes[0].status().cancels;
+    assert!(sent.peers.iter().all(|pair| pair.flight_p50_ns > 0), "{sent:?}");
+}
+
+#[tokio::test]
+async fn a_stop_answers_what_is_in_flight_first() {
+    let authority = TestAuthority::new();
+    let slow = [("device", "modelled"), ("device_mean_service_us", "400000"), ("workers_per_lane", "1")];
+    let node = alone(&authority, &slow);
+    let mut probe = Probe::greeted(&node, &authority).await;
+    probe.say(FrameKind::Read, &read(1, "key"), &[]).await;
+    until("started", || node.path().counters().started == 1).await;
+    let path = node.path().clone();
+    let stopping = tokio::task::spawn_blocking(move || node.stop());
+    until("draining", || path.status().draining).await;
+    // New work is refused, and says that the node is on its way out; what runs is answered.
+    probe.say(FrameKind::Read, &read(2, "key"), &[]).await;
+    let mut answers = [probe.read_reply().await.0, probe.read_reply().await.0];
+    answers.sort_by_key(|reply| reply.request);
+    assert!(answers[0].outcome.is_ok(), "{answers:?}");
+    assert_eq!(answers[1].outcome.as_ref().unwrap_err().code, ErrorCode::TryElsewhere);
+    assert_ne!(answers[1].service.flags & flags::DRAINING, 0);
+    assert_eq!(stopping.await.unwrap(), StopReport { in_flight_left: 0, threads_ended: true });
+    assert_eq!(probe.closed().await.0, quic::CLOSE_SHUTDOWN);
+}
+
+#[tokio::test]
+async fn a_withdraw_follows_its_copy_and_a_lost_connection_withdraws_all() {
+    let authority = TestAuthority::new();
+    let slow = [("device", "modelled"), ("device_mean_service_us", "1000000"), ("workers_per_lane", "1")];
+    let node = alone(&authority, &slow);
+    let mut probe = Probe::greeted(&node, &authority).await;
+    for request in 1..=3 {
+        probe.say(FrameKind::Read, &read(request, "key"), &[]).await;
+    }
+    let requests = [RequestId(2)].into_iter().collect();
+    probe.say(FrameKind::Withdraw, &Withdraw { requests }, &[]).await;
+    until("one withdrawn", || node.path().counters().withdrawn == 1).await;
+    drop(probe);
+    until("all withdrawn", || node.path().counters().withdrawn == 3).await;
+    assert_eq!(node.path().counters().answered(), 0);
 }

@@ -18,3 +18,5 @@ pub mod tls;
 
 #[cfg(test)]
 pub(crate) mod test_certificates;
+#[cfg(test)]
+pub(crate) mod test_probe;
