@@ -78,14 +78,12 @@ impl Bed {
     /// The request-path counters of one node.
     pub async fn counters(&self, node: NodeId) -> CountersSnapshot {
         #[derive(serde::Deserialize)]
-        #[serde(untagged)]
-        enum Page {
-            Within { requests: CountersSnapshot },
-            Plain(CountersSnapshot),
+        struct Page {
+            path: CountersSnapshot,
         }
         let page = self.tell(node, AdminOperation::Counters).await;
-        match serde_json::from_slice(&page) {
-            Ok(Page::Within { requests } | Page::Plain(requests)) => requests,
+        match serde_json::from_slice::<Page>(&page) {
+            Ok(page) => page.path,
             Err(error) => panic!("{node}: {error} in {}", String::from_utf8_lossy(&page)),
         }
     }
