@@ -1,6 +1,7 @@
 //! Replicas that lag, and queues that are full on one side: refusals keep the tie alive and fail no read.
 
 use crate::bed::{Bed, PATIENCE};
+use crate::wire::{Copy, Wire};
 use std::time::{Duration, Instant};
 use tiedkv_client::error::CopyFate;
 use tiedkv_client::options::{Level, ReadOptions, WriteOptions};
@@ -75,21 +76,29 @@ async fn a_queue_that_is_full_on_one_side_refuses_and_the_tie_goes_on_elsewhere(
     bed.put_everywhere("key", "value").await;
     let full = NodeId(1);
     bed.slow_down(full, 60.0).await;
-    let mut reads = JoinSet::new();
-    for _ in 0..40 {
-        let client = bed.client.clone();
-        reads.spawn(async move {
-            let options = ReadOptions {
-                policy: Some(ReadPolicy::TIED2),
-                level: Some(Level::Stale { bound: None }),
-                deadline: Some(PATIENCE),
-                ..ReadOptions::default()
-            };
-            client.get_with("key", options).await.map_err(|error| error.to_string())
-        });
+    let mut filler = Wire::connect(&bed.cluster.certs(), bed.cluster.nodes()[0].ports().client()).await;
+    for _ in 0..3 {
+        filler.copy(Copy::untied("key")).await;
     }
-    while let Some(read) = reads.join_next().await {
-        assert_eq!(read.unwrap().unwrap().value.unwrap().value, "value");
+    bed.until_counters(full, "one runs, two wait", |now| now.received == 3 && now.started == 1).await;
+    // No more at once than the two others can hold.
+    for _ in 0..10 {
+        let mut reads = JoinSet::new();
+        for _ in 0..4 {
+            let client = bed.client.clone();
+            reads.spawn(async move {
+                let options = ReadOptions {
+                    policy: Some(ReadPolicy::TIED2),
+                    level: Some(Level::Stale { bound: None }),
+                    deadline: Some(PATIENCE),
+                    ..ReadOptions::default()
+                };
+                client.get_with("key", options).await.map_err(|error| error.to_string())
+            });
+        }
+        while let Some(read) = reads.join_next().await {
+            assert_eq!(read.unwrap().unwrap().value.unwrap().value, "value");
+        }
     }
     let counters = bed.counters(full).await;
     assert!(counters.answered_refused > 0, "its queue was full: {counters:?}");
