@@ -113,7 +113,7 @@ impl Nodes {
         let mut sum = 0;
         for payload in self.all(&AdminOperation::Counters).await? {
             let counters: Value = serde_json::from_slice(&payload).context("counters")?;
-            let count = counters["requests"][name].as_u64();
+            let count = counters["path"][name].as_u64();
             sum += count.with_context(|| format!("a node counts no `{name}` in {counters}"))?;
         }
         Ok(sum)
