@@ -8,6 +8,7 @@ use crate::load::run::{OpenLoop, Outcome, play};
 use crate::load::workload::Workload;
 use crate::report::{Row, SceneName};
 use anyhow::Result;
+use std::str::FromStr;
 use std::time::Duration;
 use tiedkv_client::{Client, Level, ReadPolicy, View};
 use tiedkv_protocol::request::Disturbance;
@@ -22,6 +23,24 @@ pub struct Scene {
     pub name: SceneName,
     /// How reads are sent.
     pub policy: ReadPolicy,
+}
+
+/// A text that names no scene.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no scene: want SCENE-POLICY, SCENE one of idle, busy, hard, load70, POLICY one of untied, tied2, tied3"
+)]
+pub struct BadScene(String);
+
+impl FromStr for Scene {
+    type Err = BadScene;
+
+    fn from_str(text: &str) -> Result<Self, BadScene> {
+        let bad = || BadScene(text.to_owned());
+        let (name, policy) = text.split_once('-').ok_or_else(bad)?;
+        let name = SceneName::ALL.into_iter().find(|scene| scene.name() == name).ok_or_else(bad)?;
+        Ok(Self { name, policy: policy.parse().map_err(|_| bad())? })
+    }
 }
 
 /// What the demo plays, in this order.
@@ -185,6 +204,13 @@ mod tests {
         let profile = Profile::default();
         assert_eq!(profile.rate_per_s(SceneName::Idle).round(), 720.0);
         assert_eq!(profile.rate_per_s(SceneName::Busy).round(), 1_440.0);
+    }
+
+    #[test]
+    fn scenes_have_names() {
+        let scene = "busy-tied2".parse::<Scene>().unwrap();
+        assert_eq!(scene, DEMO[3]);
+        assert!("busy".parse::<Scene>().is_err() && "lazy-tied2".parse::<Scene>().is_err());
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use crate::start::NodeFlags;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use std::str::FromStr;
+use tiedkv_benches::scenes::{BadScene, DEMO, Scene};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -74,9 +76,12 @@ pub struct Demo {
     /// What reads wait for: a modelled device of 5 ms, or this machine (real needs --scenes none)
     #[arg(long, value_enum, default_value_t = Device::Modelled)]
     pub device: Device,
-    /// Which scenes to play
-    #[arg(long, value_enum, default_value_t = Scenes::All)]
-    pub scenes: Scenes,
+    /// Which scenes to play: all, none, or some of them in any order, such as idle-untied,busy-tied2
+    #[arg(long, value_name = "SCENES", default_value = "all")]
+    pub scenes: SceneList,
+    /// Also print, per scene, where the time went
+    #[arg(long)]
+    pub details: bool,
     /// Leave the cluster up afterwards, print its URL and stay until SIGINT or SIGTERM
     #[arg(long)]
     pub keep: bool,
@@ -96,12 +101,20 @@ pub enum Device {
     Modelled,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Scenes {
-    /// Idle untied, idle tied2, busy untied, busy tied2, busy tied3
-    All,
-    /// None
-    None,
+/// Scenes to play, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SceneList(pub Vec<Scene>);
+
+impl FromStr for SceneList {
+    type Err = BadScene;
+
+    fn from_str(text: &str) -> Result<Self, BadScene> {
+        match text {
+            "all" => Ok(Self(DEMO.to_vec())),
+            "none" => Ok(Self(Vec::new())),
+            list => list.split(',').map(str::parse).collect::<Result<_, _>>().map(Self),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -2,7 +2,7 @@
 //!
 //! Whatever ends it (done, an error, a signal), the servers are stopped and their folder is removed.
 
-use crate::args::{Demo, Device, Scenes, Storage};
+use crate::args::{Demo, Device, Storage};
 use crate::outcome::{End, usage};
 use crate::output;
 use crate::signals::Signals;
@@ -15,7 +15,7 @@ use tiedkv_benches::cluster::{self};
 use tiedkv_benches::load::preload::{Writes, preload};
 use tiedkv_benches::load::workload::Workload;
 use tiedkv_benches::report::{Row, conditions, sentence, table, to_json};
-use tiedkv_benches::scenes::{DEMO, Profile, Stage};
+use tiedkv_benches::scenes::{Profile, Stage};
 use tiedkv_client::{Client, Level};
 
 /// Longest wait for the client to reach all three nodes.
@@ -28,7 +28,7 @@ const STOP_DEADLINE: Duration = Duration::from_secs(3);
 /// # Errors
 /// When the cluster does not start or cannot be measured.
 pub async fn run(args: &Demo) -> Result<End> {
-    if args.device == Device::Real && args.scenes != Scenes::None {
+    if args.device == Device::Real && !args.scenes.0.is_empty() {
         return Err(usage(anyhow!(
             "--device real needs --scenes none: the scenes are a profile of the modelled device"
         )));
@@ -72,7 +72,7 @@ fn spec(args: &Demo) -> Result<ClusterSpec> {
 }
 
 async fn play(args: &Demo, cluster: &mut LocalCluster) -> Result<()> {
-    if args.scenes == Scenes::None {
+    if args.scenes.0.is_empty() {
         return Ok(());
     }
     let client = Client::connect_url(&cluster.url()).await?;
@@ -85,7 +85,7 @@ async fn play(args: &Demo, cluster: &mut LocalCluster) -> Result<()> {
         ..Profile::default()
     };
     load(&client, cluster, profile.workload, replicated).await?;
-    let rows = measure(&client, cluster, profile).await?;
+    let rows = measure(args, &client, cluster, profile).await?;
     client.close();
     output::bytes(text(&rows, replicated).as_bytes())?;
     if let Some(path) = &args.json {
@@ -103,13 +103,13 @@ async fn load(client: &Client, cluster: &LocalCluster, workload: Workload, repli
     Ok(())
 }
 
-async fn measure(client: &Client, cluster: &mut LocalCluster, profile: Profile) -> Result<Vec<Row>> {
+async fn measure(args: &Demo, client: &Client, cluster: &mut LocalCluster, profile: Profile) -> Result<Vec<Row>> {
     let pids = cluster.nodes().iter().filter_map(|node| node.pid()).collect();
     let stage = Stage::new(client, pids, profile);
     let scene_ms = (profile.warm_up + profile.measured).as_millis() as u64;
-    let bar = bar(scene_ms * DEMO.len() as u64, "");
+    let bar = bar(scene_ms * args.scenes.0.len() as u64, "");
     let mut rows = Vec::new();
-    for (index, scene) in DEMO.into_iter().enumerate() {
+    for (index, scene) in args.scenes.0.iter().copied().enumerate() {
         bar.set_message(format!("{} {}", scene.name.name(), scene.policy));
         let before = scene_ms * index as u64;
         let played = stage.play(scene, |at| bar.set_position(before + at.as_millis() as u64)).await;
@@ -117,6 +117,10 @@ async fn measure(client: &Client, cluster: &mut LocalCluster, profile: Profile) 
         let played = played.with_context(|| format!("scene {} {}", scene.name.name(), scene.policy))?;
         if let Some(error) = &played.outcome.first_error {
             bar.suspend(|| eprintln!("{} {}: first error: {error}", scene.name.name(), scene.policy));
+        }
+        if args.details {
+            let (name, policy, details) = (scene.name.name(), scene.policy, played.outcome.details());
+            bar.suspend(|| eprint!("{name} {policy} (p50, p90, p99 in us)\n{details}"));
         }
         rows.push(played.row);
     }
