@@ -309,7 +309,7 @@ impl Group {
     /// # Cancel safety
     /// A dropped future leaves at most a learner; the same call goes on from there.
     pub async fn add_member(&self, member: &Member, wait: Duration) -> Result<(), Failure> {
-        membership::add(&self.raft, member, wait).await
+        membership::add(&self.raft, self.own, member, wait).await
     }
 
     /// Removes a member. To be asked of the leader.
@@ -389,3 +389,7 @@ impl Drop for Group {
 #[cfg(test)]
 #[path = "group_test.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "group_life_test.rs"]
+mod life_tests;

@@ -77,8 +77,13 @@ impl Cluster {
 
     /// Waits until a live group leads and all live ones agree; its index.
     pub(super) fn leader(&self) -> usize {
+        self.leader_of(self.groups.len())
+    }
+
+    /// The same among the first `count` groups.
+    pub(super) fn leader_of(&self, count: usize) -> usize {
         eventually("a leader that all agree on", || {
-            let live: Vec<_> = self.groups.iter().flatten().collect();
+            let live: Vec<_> = self.groups[..count].iter().flatten().collect();
             let leader = live[0].leader()?;
             let agreed = live.iter().all(|group| group.leader() == Some(leader));
             let index = self.members.iter().position(|member| member.node == leader)?;

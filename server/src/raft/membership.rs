@@ -46,9 +46,11 @@ fn members(membership: &StoredMembership) -> Vec<Member> {
 /// then; the same call goes on).
 pub(super) async fn add(
     raft: &Raft<TypeConfig, StateMachine>,
+    own: NodeId,
     member: &Member,
     wait: Duration,
 ) -> Result<(), Failure> {
+    leads(raft, own)?;
     let id = member.node.0;
     let record = MemberRecord::from(member);
     let before = current(raft);
@@ -88,6 +90,7 @@ pub(super) async fn remove(
     node: NodeId,
     wait: Duration,
 ) -> Result<(), Failure> {
+    leads(raft, own)?;
     let before = current(raft);
     if before.get_node(&node.0).is_none() {
         return Ok(());
@@ -117,6 +120,21 @@ pub(super) async fn remove(
             Err(Failure::new(ErrorCode::UnknownOutcome, "no quorum confirmed the change in time; look again"))
         }
     }
+}
+
+/// Only the leader knows who is alive.
+fn leads(raft: &Raft<TypeConfig, StateMachine>, own: NodeId) -> Result<(), Failure> {
+    match raft.metrics().borrow_watched().current_leader.map(NodeId) {
+        Some(leader) if leader == own => Ok(()),
+        leader => Err(not_leader(leader)),
+    }
+}
+
+fn not_leader(leader: Option<NodeId>) -> Failure {
+    let text = leader.map_or_else(|| "no leader now".to_owned(), |leader| format!("{leader} leads the shard"));
+    let mut failure = Failure::new(ErrorCode::NotLeader, text);
+    failure.leader = leader;
+    failure
 }
 
 fn current(raft: &Raft<TypeConfig, StateMachine>) -> StoredMembership {
@@ -157,13 +175,7 @@ fn refused(why: String) -> Failure {
 fn failed(error: RaftError<TypeConfig, ClientWriteError<TypeConfig>>) -> Failure {
     match error {
         RaftError::APIError(ClientWriteError::ForwardToLeader(forward)) => {
-            let leader = forward.leader_id.map(NodeId);
-            let mut failure = Failure::new(
-                ErrorCode::NotLeader,
-                leader.map_or_else(|| "no leader now".to_owned(), |leader| format!("{leader} leads the shard")),
-            );
-            failure.leader = leader;
-            failure
+            not_leader(forward.leader_id.map(NodeId))
         }
         RaftError::APIError(ClientWriteError::LogEntryDiscarded(_)) | RaftError::Fatal(_) => {
             Failure::new(ErrorCode::UnknownOutcome, format!("{error}; look again"))

@@ -1,1 +1,74 @@
-//! Tests of the file beside this one.
+//! Applying in batches: the last of a key wins, versions are positions, the note's bytes.
+
+use super::*;
+use crate::raft::types::{WriteKey, digest};
+use crate::storage::fjall_store::StoreSettings;
+use futures_util::stream;
+use openraft::entry::RaftEntry;
+use openraft::impls::leader_id_adv::LeaderId;
+use tiedkv_protocol::ids::{CallerId, ClientId};
+
+fn entry(index: u64, change: Change) -> Result<EntryResponder<TypeConfig>, io::Error> {
+    let key = WriteKey { caller: CallerId(1), client: ClientId(1), sequence: index };
+    let command = Command { stamp_ms: 1_000 - index, key, floor: Position(0), digest: digest(&change), change };
+    let log_id = LogId { leader_id: LeaderId { term: 1, node_id: 1 }, index };
+    Ok((Entry::new(log_id, Payload::Normal(command)), None))
+}
+
+fn put(key: &'static str, value: &'static str) -> Change {
+    Change::Put { key: Bytes::from_static(key.as_bytes()), value: Bytes::from_static(value.as_bytes()) }
+}
+
+#[test]
+fn within_one_batch_the_last_change_of_a_key_wins() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let open = || Arc::new(FjallStore::open(folder.path(), StoreSettings::default()).unwrap());
+    {
+        let store = open();
+        let mut machine = StateMachine::start(store.clone(), OutcomeLimits::default()).unwrap();
+        let entries = [
+            entry(1, put("a", "1")),
+            entry(2, put("b", "1")),
+            entry(3, Change::Delete { key: Bytes::from_static(b"a") }),
+            entry(4, put("a", "4")),
+            entry(5, Change::Delete { key: Bytes::from_static(b"b") }),
+            entry(6, Change::Ceiling(Ceiling { copies_max: 1, version: 40, ..Ceiling::default() })),
+        ];
+        runtime.block_on(machine.apply(stream::iter(entries))).unwrap();
+        let view = store.current();
+        // Log time never goes back.
+        assert_eq!((view.position(), view.stamp_ms()), (Position(6), 999));
+        let stored = view.get(b"a").unwrap().unwrap();
+        assert_eq!((stored.value.as_ref(), stored.version), (&b"4"[..], Version(4)));
+        assert_eq!(view.get(b"b").unwrap(), None);
+        let ceiling = *machine.ceiling().borrow();
+        assert_eq!((ceiling.copies_max, ceiling.version), (1, 1));
+    }
+    let store = loop {
+        // The apply thread lets go of the store when it sees that the handles are gone.
+        match FjallStore::open(folder.path(), StoreSettings::default()) {
+            Ok(store) => break Arc::new(store),
+            Err(_) => std::thread::yield_now(),
+        }
+    };
+    let mut machine = StateMachine::start(store, OutcomeLimits::default()).unwrap();
+    let (applied, _) = runtime.block_on(machine.applied_state()).unwrap();
+    assert_eq!(applied.unwrap().index, 6);
+    assert_eq!(machine.ceiling().borrow().copies_max, 1);
+}
+
+#[test]
+fn bytes_of_the_note_are_golden() {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let note =
+        Note { applied: Some(LogId { leader_id: LeaderId { term: 2, node_id: 3 }, index: 4 }), ..Note::default() };
+    let bytes = note.encode().unwrap();
+    assert_eq!(hex(&bytes), GOLDEN_NOTE);
+    assert_eq!(Note::decode(&bytes).unwrap(), note);
+    assert_eq!(Note::decode(&[]).unwrap(), Note::default());
+    assert!(matches!(Note::decode(&[2]), Err(StorageError::Corrupt(_))));
+    assert!(Note::decode(&bytes[..bytes.len() - 1]).is_err());
+}
+
+const GOLDEN_NOTE: &str = "01010203040000000002fc40420f000300";

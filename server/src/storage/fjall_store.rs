@@ -413,8 +413,14 @@ fn ingest(
     }
     let mut ingestion = keyspace.start_ingestion().map_err(engine_error)?;
     let mut count = 0;
+    let mut last = Bytes::new();
     for item in source {
         let (key, value) = item?;
+        // The engine panics on keys out of order, and these may come from a damaged stream.
+        if count > 0 && key <= last {
+            return Err(StorageError::Corrupt("keys of a snapshot out of order".to_owned()));
+        }
+        last = key.clone();
         ingestion.write(key.as_ref(), value.as_ref()).map_err(engine_error)?;
         count += 1;
     }

@@ -1,1 +1,217 @@
-//! Tests of the file beside this one.
+//! The store on disk: atomic commits, views, restarts, installs that finish or do not, bytes.
+
+use super::*;
+use std::sync::atomic::AtomicU64;
+
+fn open(folder: &Path) -> Arc<FjallStore> {
+    Arc::new(FjallStore::open(folder, StoreSettings::default()).unwrap())
+}
+
+fn bytes(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+fn put(key: &str, value: &str) -> Mutation {
+    Mutation::Put { key: bytes(key), value: bytes(value) }
+}
+
+fn commit(store: &FjallStore, position: u64, mutations: &[Mutation]) {
+    let mutations: Vec<_> = mutations.iter().map(|mutation| (Version(position), mutation.clone())).collect();
+    let outcomes = [(Position(position), vec![position as u8; 3])];
+    let commit = Commit {
+        mutations: &mutations,
+        outcomes: &outcomes,
+        forgotten: Position(0),
+        position: Position(position),
+        stamp_ms: position * 10,
+        note: bytes("note"),
+    };
+    store.commit(&commit).unwrap();
+}
+
+fn value(store: &FjallStore, key: &str) -> Option<(String, u64)> {
+    let stored = store.current().get(key.as_bytes()).unwrap()?;
+    Some((String::from_utf8(stored.value.to_vec()).unwrap(), stored.version.0))
+}
+
+#[test]
+fn a_view_stays_what_it_was_and_a_restart_finds_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let store = open(folder.path());
+        commit(&store, 1, &[put("a", "1"), put("b", "")]);
+        let before = store.current();
+        commit(&store, 2, &[put("a", "2"), Mutation::Delete { key: bytes("b") }]);
+        assert_eq!(before.position(), Position(1));
+        assert_eq!(before.get(b"a").unwrap().unwrap().value, "1");
+        // An empty value is not an absent one.
+        assert_eq!(before.get(b"b").unwrap().unwrap().value.len(), 0);
+        assert_eq!(value(&store, "b"), None);
+        store.persist().unwrap();
+    }
+    let store = open(folder.path());
+    let view = store.current();
+    assert_eq!((view.position(), view.stamp_ms(), view.note().clone()), (Position(2), 20, bytes("note")));
+    assert_eq!(value(&store, "a"), Some(("2".to_owned(), 2)));
+    assert_eq!(view.outcomes().count(), 2);
+}
+
+#[test]
+fn forgotten_outcomes_leave_the_disk_step_by_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    for position in 1..=2_000 {
+        commit(&store, position, &[]);
+    }
+    for position in 2_001..=2_005 {
+        let commit = Commit { forgotten: Position(1_500), position: Position(position), ..Commit::default() };
+        store.commit(&commit).unwrap();
+    }
+    let view = store.current();
+    assert_eq!(view.outcomes().count(), 500);
+    let left = fjall::Readable::iter(&view.snapshot, &view.outcomes).count();
+    assert_eq!(left, 500, "1,500 forgotten ones go in steps of {FORGET_PER_BATCH}");
+}
+
+#[test]
+fn readers_never_see_half_a_batch_nor_another_position() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let last = 400;
+    let read = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let view = store.current();
+                    let position = view.position();
+                    for key in 0..20 {
+                        let stored = view.get(format!("k{key}").as_bytes()).unwrap();
+                        let version = stored.as_ref().map_or(0, |stored| stored.version.0);
+                        assert_eq!(version, position.0, "k{key}");
+                        assert_eq!(stored.map_or(0, |stored| stored.value[0]), position.0 as u8);
+                    }
+                    read.fetch_add(1, Ordering::Relaxed);
+                    if position.0 == last {
+                        return;
+                    }
+                }
+            });
+        }
+        for position in 1..=last {
+            let batch: Vec<_> = (0..20)
+                .map(|key| Mutation::Put { key: bytes(&format!("k{key}")), value: vec![position as u8].into() })
+                .collect();
+            commit(&store, position, &batch);
+        }
+    });
+    assert!(read.load(Ordering::Relaxed) > 2);
+}
+
+#[test]
+fn an_install_replaces_everything_at_once_and_old_views_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let store = open(folder.path());
+        commit(&store, 1, &[put("old", "1")]);
+        let before = store.current();
+        let install = store.begin_install().unwrap();
+        let values = ["a", "b"].map(|key| Ok((bytes(key), Bytes::from(encode_value(Version(7), b"new")))));
+        assert_eq!(install.write_values(values.into_iter()).unwrap(), 2);
+        install.write_outcomes(std::iter::empty()).unwrap();
+        assert_eq!(value(&store, "a"), None, "not visible before the flip");
+        commit(&store, 2, &[put("old", "2")]);
+        install.flip(Meta { position: Position(9), stamp_ms: 90, ..Meta::default() }).unwrap();
+        assert_eq!(value(&store, "a"), Some(("new".to_owned(), 7)));
+        assert_eq!(value(&store, "old"), None);
+        assert_eq!(before.get(b"old").unwrap().unwrap().value, "1");
+        assert!(store.current().generation() > before.generation());
+        commit(&store, 10, &[put("a", "later")]);
+    }
+    let store = open(folder.path());
+    assert_eq!(value(&store, "a"), Some(("later".to_owned(), 10)));
+    assert_eq!(value(&store, "b"), Some(("new".to_owned(), 7)));
+    assert_eq!(store.current().position(), Position(10));
+}
+
+#[test]
+fn an_install_that_was_cut_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let store = open(folder.path());
+        commit(&store, 1, &[put("a", "1")]);
+        let install = store.begin_install().unwrap();
+        let values = std::iter::once(Ok((bytes("a"), Bytes::from(encode_value(Version(7), b"new")))));
+        install.write_values(values).unwrap();
+        // As a crash: neither flipped nor dropped.
+        std::mem::forget(install);
+        // The leaked install keeps the engine open, so the folder is copied as a crash would leave it.
+        copy(folder.path(), &folder.path().with_extension("copy"));
+    }
+    let after = folder.path().with_extension("copy");
+    {
+        let store = open(&after);
+        assert_eq!(value(&store, "a"), Some(("1".to_owned(), 1)));
+        let left: Vec<_> =
+            store.database.list_keyspace_names().iter().filter_map(|name| generation_of(name)).collect();
+        assert_eq!(left, [0, 0]);
+    }
+    std::fs::remove_dir_all(after).unwrap();
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn listeners_hear_each_publication_and_none_while_it_is_held_back() {
+    struct Heard(Mutex<Vec<u64>>);
+    impl PositionListener for Heard {
+        fn published(&self, position: Position) {
+            self.0.lock().push(position.0);
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let heard = Arc::new(Heard(Mutex::default()));
+    store.watch(heard.clone());
+    store.apply(&[put("a", "1")], Position(1), 5).unwrap();
+    store.set_lag(true);
+    store.apply(&[put("a", "2")], Position(2), 5).unwrap();
+    assert_eq!(value(&store, "a"), Some(("1".to_owned(), 1)));
+    store.set_lag(false);
+    assert_eq!(value(&store, "a"), Some(("2".to_owned(), 2)));
+    assert_eq!(*heard.0.lock(), [1, 2]);
+}
+
+#[test]
+fn bytes_of_values_and_of_the_position_are_golden() {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    assert_eq!(hex(&encode_value(Version(258), b"v")), "01020100000000000076");
+    let meta = Meta {
+        generation: 1,
+        position: Position(2),
+        stamp_ms: 3,
+        forgotten: Position(4),
+        note: Bytes::from_static(b"n"),
+    };
+    let written = meta.encode();
+    assert_eq!(hex(&written), "0101000000000000000200000000000000030000000000000004000000000000006e");
+    assert_eq!(Meta::decode(&written).unwrap(), meta);
+    let mut newer = written.clone();
+    newer[0] = 2;
+    assert!(matches!(Meta::decode(&newer), Err(StorageError::Corrupt(_))));
+    assert!(Meta::decode(&written[..20]).is_err());
+    assert!(crate::storage::view::decode_value(&[2, 0]).is_err());
+    assert!(crate::storage::view::decode_value(&[1, 0]).is_err());
+    assert!(crate::storage::view::decode_value(&[]).is_err());
+}
