@@ -159,6 +159,8 @@ pub struct GroupStatus {
     pub purged: Option<u64>,
     /// On the leader: index up to which each peer holds the log.
     pub matched: Vec<(u64, Option<u64>)>,
+    /// On the leader: milliseconds since each member was heard from; `None` if never.
+    pub silent_ms: Vec<(u64, Option<u64>)>,
     /// Entries appended since the start.
     pub log_appended_total: u64,
     /// fsyncs of the log since the start.
@@ -291,6 +293,10 @@ impl Group {
                 .iter()
                 .flatten()
                 .map(|(node, matched)| (*node, matched.as_ref().map(|id| id.index)))
+                .collect(),
+            silent_ms: membership::silence(&metrics)
+                .into_iter()
+                .map(|(node, silent)| (node, silent.map(|silent| silent.as_millis() as u64)))
                 .collect(),
             log_appended_total: log.appended,
             log_syncs_total: log.syncs,

@@ -141,11 +141,15 @@ fn members_come_and_go_but_never_below_a_quorum() {
     // One of three is down: to remove the other follower would leave one voter of two.
     let other = (leader + 2) % 3;
     cluster.groups[follower] = None;
+    let down = cluster.members[follower].node.0;
     eventually("the leader no longer hears from the one that is down", || {
-        let node = cluster.members[other].node;
-        let refused = cluster.runtime.block_on(cluster.group(leader).remove_member(node, wait)).err()?;
-        (refused.code == ErrorCode::Membership && refused.message.contains("quorum")).then_some(())
+        let silent = cluster.group(leader).status().silent_ms;
+        let (_, silent) = silent.into_iter().find(|(node, _)| *node == down)?;
+        (silent? >= membership::HEARD_WITHIN.as_millis() as u64).then_some(())
     });
+    let node = cluster.members[other].node;
+    let refused = cluster.runtime.block_on(cluster.group(leader).remove_member(node, wait)).unwrap_err();
+    assert!(refused.code == ErrorCode::Membership && refused.message.contains("quorum"), "{}", refused.message);
 }
 
 #[test]

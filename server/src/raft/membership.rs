@@ -18,8 +18,8 @@ use tiedkv_protocol::limits::MEMBERS_MAX;
 use tiedkv_protocol::response::Failure;
 use tokio::time::timeout;
 
-/// A voter counts as alive if it acknowledged something within this time.
-const HEARD_WITHIN: Duration = Duration::from_secs(2);
+/// A voter counts as alive if it acknowledged something within this time: ten heartbeats.
+pub(super) const HEARD_WITHIN: Duration = Duration::from_secs(1);
 
 /// The topology that metrics show. Its version grows with the term and the membership entry.
 pub(super) fn topology(metrics: &RaftMetrics<TypeConfig>) -> Topology {
@@ -147,14 +147,16 @@ fn current(raft: &Raft<TypeConfig, StateMachine>) -> StoredMembership {
 fn alive(raft: &Raft<TypeConfig, StateMachine>, own: NodeId) -> BTreeSet<u64> {
     let metrics = raft.metrics();
     let metrics = metrics.borrow_watched();
-    let heard: BTreeMap<_, _> = metrics.heartbeat.clone().unwrap_or_default();
-    let mut alive: BTreeSet<u64> = heard
-        .into_iter()
-        .filter(|(_, when)| when.as_ref().is_some_and(|when| when.elapsed() < HEARD_WITHIN))
-        .map(|(node, _)| node)
-        .collect();
-    alive.insert(own.0);
-    alive
+    let heard = silence(&metrics).into_iter();
+    let alive =
+        heard.filter(|(_, silent)| silent.is_some_and(|silent| silent < HEARD_WITHIN)).map(|(node, _)| node);
+    alive.chain([own.0]).collect()
+}
+
+/// On the leader: for how long each member has not been heard from; `None` if never.
+pub(super) fn silence(metrics: &RaftMetrics<TypeConfig>) -> BTreeMap<u64, Option<Duration>> {
+    let heard = metrics.heartbeat.iter().flatten();
+    heard.map(|(node, when)| (*node, when.as_ref().map(|when| when.elapsed()))).collect()
 }
 
 /// The voter that has most of the log, other than `own`: whom leadership goes to.
