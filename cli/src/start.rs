@@ -8,7 +8,7 @@ use crate::environment;
 use crate::outcome::{End, usage};
 use crate::output;
 use crate::signals::Signals;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 use std::io::IsTerminal;
@@ -80,6 +80,11 @@ async fn serve(config: Config, until_stdin_closes: bool) -> Result<End> {
     let closed = stdin_closed(until_stdin_closes);
     tokio::select! {
         () = signals.next() => {}
+        why = node.failed() => {
+            // Ends at once: what is not acknowledged must not be.
+            drop(node);
+            bail!("this node cannot go on: {why}");
+        }
         () = closed => {
             // The parent is gone, and with it whoever could wait for answers.
             tracing::info!("standard input closed: stopping at once");

@@ -399,3 +399,7 @@ mod tests;
 #[cfg(test)]
 #[path = "group_life_test.rs"]
 mod life_tests;
+
+#[cfg(test)]
+#[path = "group_speed_test.rs"]
+mod speed_tests;
