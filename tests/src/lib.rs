@@ -1,1 +1,3 @@
 //! What tests share. The tests themselves are in `tests/main.rs` (rules, model, simulation) and `tests/cluster`.
+
+pub mod model;

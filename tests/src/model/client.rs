@@ -2,7 +2,9 @@
 
 use super::config::{Config, Planted};
 use super::properties::Property;
-use super::world::{CALLER, Copy, CopyMessage, Fate, NOW, Reply, Said, Sent, ToServer, World, node, plan, server_of};
+use super::world::{
+    CALLER, Copy, CopyMessage, Fate, NOW, Reply, Said, Sent, ToServer, World, node, plan, server_of,
+};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;

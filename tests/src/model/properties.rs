@@ -19,8 +19,8 @@ pub enum Property {
     P3,
     /// At rest nothing is left on any live server.
     P4,
-    /// At most one copy of a tie runs when no cancel is on its way (and none was lost, forgotten or hit a dead
-    /// server; strict: whatever was).
+    /// At most one copy of a tie runs when no cancel is on its way, and no copy starts whose server has taken a
+    /// peer's cancel (unless one was lost, forgotten or hit a dead server; strict: the first half, whatever was).
     P5,
     /// Each cancel on the wire belongs to a copy that started.
     P7,

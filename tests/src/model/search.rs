@@ -74,7 +74,8 @@ pub fn explore(config: &Config, states_max: usize) -> Report {
 /// The steps from a starting point to the state with this fingerprint.
 fn trace(model: &TieModel, seen: &Seen, last: u64) -> Vec<Step> {
     let mut prints = vec![last];
-    while let Some(parent) = prints.last().and_then(|print| seen.get(print)).copied().filter(|parent| *parent != 0) {
+    while let Some(parent) = prints.last().and_then(|print| seen.get(print)).copied().filter(|parent| *parent != 0)
+    {
         prints.push(parent);
     }
     prints.reverse();

@@ -20,6 +20,8 @@ use tiedkv_server::request::tie::{
 };
 
 const CLASS: Class = Class::Interactive;
+/// A node that no tie names.
+pub(super) const STRANGER: NodeId = NodeId(99);
 
 /// An entry of a lane or of the copies set aside whose copy has left the registry before its start.
 fn is_withdrawn(table: &TieTable<Handle>, item: &Item) -> bool {
@@ -124,9 +126,13 @@ pub(super) fn start(config: &Config, world: &mut World, s: usize, waiting: Waiti
     match server.table.start(&name, servable, Duration::ZERO, now) {
         Start::Run(over) => {
             server.work = Work::Running { item: waiting.item, extra: waiting.extra };
-            if !matches!(world.fate(copy), Some(Fate::Running | Fate::Yielding)) {
-                world.set_fate(copy, Fate::Running);
+            if let Which::Tied { tie, .. } = name.which
+                && world.told & World::told_bit(tie, s) != 0
+                && !world.excused
+            {
+                world.break_rule(Property::P5);
             }
+            world.set_fate(copy, Fate::Running);
             if let Some(over) = over.filter(|_| !config.has(Planted::StartWithoutCancel)) {
                 hand_over(world, s, copy, &over);
             }
@@ -134,7 +140,10 @@ pub(super) fn start(config: &Config, world: &mut World, s: usize, waiting: Waiti
         Start::RunsOn => server.work = Work::Running { item: waiting.item, extra: waiting.extra },
         Start::Stopped(verdict) => stopped(world, copy, verdict),
         Start::Expired if config.has(Planted::SilentExpired) => world.set_fate(copy, Fate::Refused),
-        Start::Expired | Start::Behind => refuse(world, s, connection, copy),
+        Start::Expired | Start::Behind => {
+            world.taint(s);
+            refuse(world, s, connection, copy);
+        }
         Start::Overdue => answer_started(world, s, connection, copy, Said::Failed),
         Start::SetAside { until } => {
             if config.has(Planted::CancelBeforeServable)
@@ -234,6 +243,7 @@ fn behind(world: &mut World, s: usize, waiting: Waiting<Item>) {
     }
     let connection = server.table.copy(&name).map_or(0, |handle| handle.connection);
     if server.table.refuse(&name, NOW) == Verdict::Answer {
+        world.taint(s);
         refuse(world, s, connection, copy);
     }
 }
@@ -241,6 +251,9 @@ fn behind(world: &mut World, s: usize, waiting: Waiting<Item>) {
 /// A peer's cancel arrives.
 pub(super) fn cancel(config: &Config, world: &mut World, s: usize, from: NodeId, cancel: &Cancel) {
     let race = Race::of_cancel(cancel);
+    if from != STRANGER {
+        world.told |= World::told_bit(cancel.tie, s);
+    }
     let server = world.server(s);
     let shadowed = server.table.recent().filed(&race, NOW).any(|(filer, _)| matches!(filer, Filer::Peer(_)));
     if config.has(Planted::OneEarlySlot) && shadowed {
@@ -275,7 +288,9 @@ pub(super) fn cancel(config: &Config, world: &mut World, s: usize, from: NodeId,
 /// Plants an obedience that the shipped room refused: the copy gives way.
 fn force(world: &mut World, s: usize, race: &Race) {
     let server = world.server(s);
-    let Some((name, phase)) = server.table.sorted().into_iter().find(|(name, _)| name.race() == *race) else { return };
+    let Some((name, phase)) = server.table.sorted().into_iter().find(|(name, _)| name.race() == *race) else {
+        return;
+    };
     if phase == Phase::Queued {
         server.lane.withdrawn();
     }
@@ -335,6 +350,9 @@ pub(super) fn crash(world: &mut World, s: usize) {
     }
     *world.server(s) = super::world::Server::new(serves);
     world.server(s).health = Health::Crashed;
+    for tie in 0..16 {
+        world.told &= !World::told_bit(TieId(tie), s);
+    }
     world.taint(s);
 }
 

@@ -6,7 +6,6 @@ use super::config::{Config, Planted};
 use super::world::{Health, Item, Reply, Said, Serves, ToServer, Work, World, node};
 use super::{client, server};
 use tiedkv_client::copies::{End, Event, Timer};
-use tiedkv_protocol::ids::NodeId;
 use tiedkv_server::request::copy_state::StateCell;
 use tiedkv_server::request::recent_ties::Filer;
 
@@ -345,7 +344,7 @@ fn take_fault(config: &Config, world: &mut World, step: Step) {
         Step::Stranger(s, number) => {
             world.budgets.stranger -= 1;
             let cancel = server::strangers_cancel(world, number);
-            server::cancel(config, world, usize::from(s), NodeId(99), &cancel);
+            server::cancel(config, world, usize::from(s), server::STRANGER, &cancel);
         }
         Step::Expire(s, index) => {
             let s = usize::from(s);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tiedkv_client::copies::{CopyIndex, Plan};
 use tiedkv_client::race::Race;
 use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::ids::{CallerId, NodeId, Position};
+use tiedkv_protocol::ids::{CallerId, NodeId, Position, TieId};
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::peer::Cancel;
 use tiedkv_protocol::tie::Tie;
@@ -64,7 +64,10 @@ pub(super) enum Work {
     Job,
     /// Popped, not started.
     InHand(Waiting<Item>),
-    Running { item: Item, extra: bool },
+    Running {
+        item: Item,
+        extra: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -253,6 +256,8 @@ pub struct World {
     pub(super) tainted: u8,
     /// P5 is excused in this run.
     pub(super) excused: bool,
+    /// Which server has taken a peer's cancel of which tie: bit 4 x tie + server.
+    pub(super) told: u64,
     pub(super) sent: Vec<Sent>,
     /// A property that a step broke.
     pub(super) broken: Option<Property>,
@@ -283,7 +288,9 @@ impl World {
             }
             Lag::Any => {
                 let all = [Serves::Now, Serves::Later, Serves::Never];
-                (0..3_usize.pow(n as u32)).map(|i| (0..n).map(|s| all[i / 3_usize.pow(s as u32) % 3]).collect()).collect()
+                (0..3_usize.pow(n as u32))
+                    .map(|i| (0..n).map(|s| all[i / 3_usize.pow(s as u32) % 3]).collect())
+                    .collect()
             }
         };
         let jobs = if config.jobs { 1_u8 << n } else { 1 };
@@ -330,12 +337,14 @@ impl World {
             },
             tainted: 0,
             excused: false,
+            told: 0,
             sent: Vec::new(),
             broken: None,
             prints: Vec::new(),
         };
         super::client::begin(config, &mut world);
-        world.prints = std::iter::once(print(&*world.race)).chain(world.servers.iter().map(|s| print(&**s))).collect();
+        world.prints =
+            std::iter::once(print(&*world.race)).chain(world.servers.iter().map(|s| print(&**s))).collect();
         world
     }
 
@@ -376,6 +385,11 @@ impl World {
         self.tainted |= 1 << server;
     }
 
+    /// The bit of `told` for a tie on a server.
+    pub(super) fn told_bit(tie: TieId, server: usize) -> u64 {
+        1_u64.checked_shl(4 * tie.0 as u32 + server as u32).unwrap_or(0)
+    }
+
     pub(super) fn break_rule(&mut self, property: Property) {
         self.broken.get_or_insert(property);
     }
@@ -384,7 +398,7 @@ impl World {
 impl Hash for World {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.prints.hash(state);
-        (self.read, self.finished, self.next_tie, self.tainted, self.excused, self.broken).hash(state);
+        (self.read, self.finished, self.next_tie, self.tainted, self.excused, self.told, self.broken).hash(state);
         (&self.links, &self.replies, &self.cancels, &self.budgets, &self.sent).hash(state);
     }
 }
