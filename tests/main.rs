@@ -4,4 +4,5 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod model;
 mod tidy;

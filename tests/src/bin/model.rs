@@ -4,7 +4,7 @@
 //! `--states N` bounds each search (default 60 million). Exit status 1 when a row does not come to what it must.
 
 use std::process::ExitCode;
-use std::time::Instant;
+use tiedkv_client::clock;
 use tiedkv_tests::model::rows::{Expect, rows};
 
 fn main() -> ExitCode {
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
         if !(named || wanted.is_empty() && (all || !row.long)) {
             continue;
         }
-        let start = Instant::now();
+        let start = clock::now();
         match row.run(states_max) {
             Ok(report) => {
                 let kind = match row.expect {
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
                         .map(|(p, trace)| format!("{p:?} in {} steps", trace.len()))
                         .unwrap_or_default(),
                 };
-                let seconds = start.elapsed().as_secs_f64();
+                let seconds = clock::now().since(start).as_secs_f64();
                 println!(
                     "{:>10} states  depth {:>2}  {seconds:>6.1} s  {kind:<20} {}",
                     report.states, report.depth, row.name

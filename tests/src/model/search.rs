@@ -10,7 +10,8 @@ use super::step::Step;
 use super::world::World;
 use foldhash::fast::FixedState;
 use stateright::Model;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::mem::Discriminant;
 
 /// What a search found.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub struct Report {
     pub depth: usize,
     /// All reachable states were seen.
     pub complete: bool,
+    /// Kinds of steps that were taken.
+    pub kinds: HashSet<Discriminant<Step>>,
     /// The property that failed, with the steps that lead there.
     pub violation: Option<(Property, Vec<Step>)>,
 }
@@ -38,10 +41,10 @@ pub fn explore(config: &Config, states_max: usize) -> Report {
             frontier.push((print, world));
         }
     }
-    let (mut depth, mut steps) = (0, Vec::new());
+    let (mut depth, mut steps, mut kinds) = (0, Vec::new(), HashSet::new());
     while !frontier.is_empty() {
         if seen.len() > states_max {
-            return Report { states: seen.len(), depth, complete: false, violation: None };
+            return Report { states: seen.len(), depth, complete: false, kinds, violation: None };
         }
         let mut next = Vec::new();
         for (print, world) in std::mem::take(&mut frontier) {
@@ -55,6 +58,7 @@ pub fn explore(config: &Config, states_max: usize) -> Report {
                     continue;
                 }
                 at_rest &= !step.is_fair();
+                kinds.insert(std::mem::discriminant(&step));
                 if let std::collections::hash_map::Entry::Vacant(vacant) = seen.entry(after_print) {
                     vacant.insert(print);
                     next.push((after_print, after));
@@ -62,13 +66,13 @@ pub fn explore(config: &Config, states_max: usize) -> Report {
             }
             if let Some(property) = check(config, &world, at_rest) {
                 let violation = Some((property, trace(&model, &seen, print)));
-                return Report { states: seen.len(), depth, complete: false, violation };
+                return Report { states: seen.len(), depth, complete: false, kinds, violation };
             }
         }
         frontier = next;
         depth += usize::from(!frontier.is_empty());
     }
-    Report { states: seen.len(), depth, complete: true, violation: None }
+    Report { states: seen.len(), depth, complete: true, kinds, violation: None }
 }
 
 /// The steps from a starting point to the state with this fingerprint.

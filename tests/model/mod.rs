@@ -1,0 +1,58 @@
+//! Runs the named searches of the tie: the short ones here, the rest when ignored tests are asked for.
+//!
+//! `cargo run --release -p tiedkv-tests --bin model -- --all` runs all of them and prints the same lines.
+
+use std::collections::HashSet;
+use tiedkv_tests::model::rows::{Expect, Row, rows};
+
+/// Short searches end far below this; one that does not has grown without anybody noticing.
+const STATES_MAX: usize = 2_000_000;
+
+fn run(wanted: impl Fn(&Row) -> bool, states_max: usize) -> HashSet<std::mem::Discriminant<impl Sized>> {
+    let (mut kinds, mut failures) = (HashSet::new(), Vec::new());
+    for row in rows().into_iter().filter(|row| wanted(row)) {
+        match row.run(states_max) {
+            Ok(report) => {
+                println!("{:>9} states, depth {:>2}: {}", report.states, report.depth, row.name);
+                if matches!(row.expect, Expect::Holds) && !report.complete {
+                    failures.push(format!("{}: more than {states_max} states", row.name));
+                }
+                kinds.extend(report.kinds);
+            }
+            Err(failure) => failures.push(failure),
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    kinds
+}
+
+fn holds(row: &Row) -> bool {
+    matches!(row.expect, Expect::Holds)
+}
+
+#[test]
+fn model_holds_with_two_servers() {
+    run(|row| !row.long && holds(row) && row.config.servers == 2, STATES_MAX);
+}
+
+#[test]
+fn model_holds_with_three_servers() {
+    run(|row| !row.long && holds(row) && row.config.servers == 3, STATES_MAX);
+}
+
+#[test]
+fn model_finds_every_planted_bug() {
+    run(|row| !row.long && !holds(row), STATES_MAX);
+}
+
+#[test]
+fn model_takes_every_kind_of_step() {
+    let small = |row: &Row| !row.long && row.config.servers == 2 || !holds(row) || row.config.wrong_clock > 1;
+    assert_eq!(run(|row| small(row) && !row.long, STATES_MAX).len(), 29, "kinds of steps taken");
+}
+
+#[test]
+#[ignore = "long: up to 60 million states per search"]
+fn model_holds_in_the_long_searches() {
+    run(|row| row.long, 60_000_000);
+}
