@@ -22,7 +22,7 @@ pub enum Property {
     /// At most one copy of a tie runs when no cancel is on its way, and no copy starts whose server has taken a
     /// peer's cancel (unless one was lost, forgotten or hit a dead server; strict: the first half, whatever was).
     P5,
-    /// Each cancel on the wire belongs to a copy that started.
+    /// Each cancel on the wire belongs to a copy that started, and is sent back only to a higher number.
     P7,
     /// Once the withdraws of a finished read have arrived, nothing of it waits.
     PW,

@@ -274,6 +274,10 @@ pub(super) fn cancel(config: &Config, world: &mut World, s: usize, from: NodeId,
         CancelOutcome::CancelBack(_) if config.has(Planted::YieldsToAny) => force(world, s, &race),
         CancelOutcome::CancelBack(_) if config.has(Planted::NoCancelBack) => {}
         CancelOutcome::CancelBack(over) => {
+            // Only downwards, or two copies would answer each other for ever.
+            if over.cancel.number >= cancel.number {
+                world.break_rule(Property::P7);
+            }
             let own = world.servers[s].table.sorted().into_iter().find(|(name, _)| name.race() == race);
             let copy = own.and_then(|(name, _)| world.servers[s].table.copy(&name)).map(|handle| handle.copy);
             if let Some(copy) = copy {
