@@ -169,37 +169,47 @@ fn silent_nodes_are_given_up_and_the_read_goes_elsewhere() {
 
 #[test]
 fn dropped_reads_leave_nothing_behind() {
-    run(async {
-        let cluster = FakeCluster::start(3).await;
-        cluster.script(|_, request| match request.read.0 % 3 {
-            0 => Deed::Answer(MS * 2),
-            1 => Deed::Silence,
-            _ => Deed::Answer(Duration::ZERO),
-        });
-        let client = connect(&cluster).await;
-        let mut reads = Vec::new();
-        for round in 0..2_000_u64 {
-            let view = client.view(round);
-            reads.push(tokio::spawn(async move {
-                let wait = Duration::from_micros(round % 5_000);
-                let _ = tokio::time::timeout(wait, view.get_with("k", options(ReadPolicy::TIED3))).await;
-            }));
-        }
-        for read in reads {
-            read.await.unwrap();
-        }
-        let stats = client.stats();
-        assert_eq!(stats.outstanding.total(), 0);
-        assert!(stats.reads_dropped > 0);
-        assert_eq!(stats.reads, stats.reads_answered + stats.reads_failed + stats.reads_dropped);
-        // Every copy that arrived was answered or is withdrawn, and late answers find their way into the balance.
-        until("all copies are withdrawn or answered", || {
-            let stats = client.stats();
-            stats.balanced() && cluster.withdrawn() as u64 == stats.withdrawn.total()
-        })
-        .await;
-        assert_eq!(cluster.reads().len() as u64, client.stats().sent.total());
+    run(drop_many_reads());
+}
+
+#[test]
+fn dropped_reads_leave_nothing_behind_on_many_threads() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        tokio::time::timeout(Duration::from_secs(60), drop_many_reads()).await.expect("the test hangs");
     });
+}
+
+async fn drop_many_reads() {
+    let cluster = FakeCluster::start(3).await;
+    cluster.script(|_, request| match request.read.0 % 3 {
+        0 => Deed::Answer(MS * 2),
+        1 => Deed::Silence,
+        _ => Deed::Answer(Duration::ZERO),
+    });
+    let client = connect(&cluster).await;
+    let mut reads = Vec::new();
+    for round in 0..2_000_u64 {
+        let view = client.view(round);
+        reads.push(tokio::spawn(async move {
+            let wait = Duration::from_micros(round % 5_000);
+            let _ = tokio::time::timeout(wait, view.get_with("k", options(ReadPolicy::TIED3))).await;
+        }));
+    }
+    for read in reads {
+        read.await.unwrap();
+    }
+    let stats = client.stats();
+    assert_eq!(stats.outstanding.total(), 0);
+    assert!(stats.reads_dropped > 0);
+    assert_eq!(stats.reads, stats.reads_answered + stats.reads_failed + stats.reads_dropped);
+    // Every copy that arrived was answered or is withdrawn, and late answers find their way into the balance.
+    until("all copies are withdrawn or answered", || {
+        let stats = client.stats();
+        stats.balanced() && cluster.withdrawn() as u64 == stats.withdrawn.total()
+    })
+    .await;
+    assert_eq!(cluster.reads().len() as u64, client.stats().sent.total());
 }
 
 #[test]
@@ -359,5 +369,95 @@ fn a_closed_or_dropped_client_ends_its_connections() {
         assert!(matches!(client.get("k").await.unwrap_err().cause(), Cause::Closed));
         let lost = client.stats().links_lost;
         assert_eq!(lost, 1);
+    });
+}
+
+#[test]
+fn a_node_on_probation_gets_shadows_and_comes_back() {
+    run(async {
+        let cluster = FakeCluster::start(3).await;
+        let mut config = cluster.config();
+        config.engine.probation.stay_min = MS * 100;
+        config.engine.probation.shadow_every = MS * 5;
+        let client = Client::connect(config).await.unwrap();
+        client.all_connected(Duration::from_secs(5)).await.unwrap();
+        let sick = Arc::new(AtomicU64::new(1));
+        let node = sick.clone();
+        cluster.script(move |id, _| match id.0 == node.load(Relaxed) {
+            true => Deed::Fail(ErrorCode::Internal),
+            false => Deed::Answer(Duration::ZERO),
+        });
+        for _ in 0..60 {
+            client.get_with("k", options(ReadPolicy::UNTIED)).await.unwrap();
+        }
+        let firsts =
+            |kind: CopyKind| cluster.nodes[0].state.lock().reads.iter().filter(|read| read.kind == kind).count();
+        let before = firsts(CopyKind::First);
+        assert!((5..20).contains(&before), "{before} first copies");
+        sick.store(0, Relaxed);
+        let end = clock::now() + Duration::from_secs(10);
+        while firsts(CopyKind::First) < before + 5 {
+            assert!(clock::now() < end, "it never came back; {} shadows", firsts(CopyKind::Shadow));
+            client.get_with("k", options(ReadPolicy::UNTIED)).await.unwrap();
+            tokio::time::sleep(MS).await;
+        }
+        assert!(firsts(CopyKind::Shadow) >= 5);
+        until("the shadows are answered", || client.stats().outstanding.total() == 0).await;
+        assert!(client.stats().balanced(), "{:?}", client.stats());
+    });
+}
+
+#[test]
+fn several_connections_per_node_share_the_copies() {
+    run(async {
+        let cluster = FakeCluster::start(2).await;
+        let mut config = cluster.config();
+        config.connections_per_node = 3;
+        let client = Client::connect(config).await.unwrap();
+        client.all_connected(Duration::from_secs(5)).await.unwrap();
+        assert_eq!(client.nodes().iter().map(|node| node.links).collect::<Vec<_>>(), [3, 3]);
+        cluster.script(|_, _| Deed::Silence);
+        let short = ReadOptions { deadline: Some(MS * 40), ..options(ReadPolicy::TIED2) };
+        let reads: Vec<_> = (0..30)
+            .map(|_| {
+                let (client, short) = (client.clone(), short.clone());
+                tokio::spawn(async move { client.get_with("k", short).await })
+            })
+            .collect();
+        for read in reads {
+            assert_eq!(read.await.unwrap().unwrap_err().copies().len(), 2);
+        }
+        until("all are withdrawn", || cluster.withdrawn() == 60).await;
+        assert!(client.stats().balanced());
+    });
+}
+
+#[test]
+fn ipv6_addresses_are_dialled() {
+    if std::net::UdpSocket::bind("[::1]:0").is_err() {
+        return;
+    }
+    run(async {
+        let cluster = FakeCluster::start_on("[::1]:0", 2).await;
+        assert!(cluster.nodes[0].address.starts_with("[::1]:"));
+        let client = connect(&cluster).await;
+        client.get_with("k", options(ReadPolicy::TIED2)).await.unwrap();
+    });
+}
+
+#[test]
+fn calls_that_time_out_keep_no_entry() {
+    run(async {
+        let cluster = FakeCluster::start(1).await;
+        let mut config = cluster.config();
+        config.pending_max = 24;
+        config.silence_min = Duration::from_secs(30);
+        let client = Client::connect(config).await.unwrap();
+        cluster.nodes[0].state.lock().mute = true;
+        for _ in 0..60 {
+            let short = WriteOptions { deadline: Some(MS), ..WriteOptions::default() };
+            let error = client.put_with("k", "v", short).await.unwrap_err();
+            assert!(!error.to_string().contains("answers are owed"), "{error}");
+        }
     });
 }

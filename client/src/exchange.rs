@@ -27,8 +27,9 @@ use tiedkv_protocol::request::{AdminOperation, AdminRequest, CopyKind, Ping, Rea
 use tiedkv_protocol::response::{AdminReply, Pong, ReadReply, WriteReply};
 use tokio::sync::{Notify, oneshot};
 
-/// Longest time that a withdraw waits for another frame to ride on.
-pub(crate) const WITHDRAW_WAIT: Duration = Duration::from_millis(2);
+/// Longest time that a withdraw of an answered read waits for another frame to ride on: its copies were cancelled
+/// by the winner's node already, unless that cancel was lost.
+pub(crate) const WITHDRAW_WAIT: Duration = Duration::from_millis(5);
 /// Withdraws that wait for company before they are written at once.
 const WITHDRAWS_WAITING_MAX: usize = 64;
 /// Pings without an echo before no more are sent.
@@ -77,6 +78,30 @@ pub(crate) enum Heard {
 pub(crate) struct Handed {
     pub(crate) link: Arc<Link>,
     pub(crate) id: RequestId,
+}
+
+/// An answer to come. Dropping it forgets the request; the node is not told.
+#[derive(Debug)]
+pub(crate) struct Awaited<T> {
+    link: Arc<Link>,
+    id: RequestId,
+    receiver: oneshot::Receiver<Result<T, Lost>>,
+}
+
+impl<T> Awaited<T> {
+    /// The answer, or why the link was lost.
+    pub(crate) async fn answer(mut self) -> Result<T, Lost> {
+        match (&mut self.receiver).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Lost("the link ended".into())),
+        }
+    }
+}
+
+impl<T> Drop for Awaited<T> {
+    fn drop(&mut self) {
+        self.link.forget(self.id);
+    }
 }
 
 impl Link {
@@ -146,8 +171,9 @@ impl Link {
         Ok(id)
     }
 
-    /// Nobody waits for this copy any more. Does nothing if it was answered.
-    pub(crate) fn withdraw(&self, id: RequestId) {
+    /// Nobody waits for this copy any more. Does nothing if it was answered. An `urgent` one does not wait for
+    /// another frame to ride on.
+    pub(crate) fn withdraw(&self, id: RequestId, urgent: bool) {
         if self.pending.lock().take(id).is_none() {
             return;
         }
@@ -161,10 +187,10 @@ impl Link {
             outbox.withdraws.push(id);
             outbox.withdraws.len()
         };
-        match waiting {
-            1 => self.lazy.notify_one(),
-            WITHDRAWS_WAITING_MAX => self.wake.notify_one(),
-            _ => {}
+        if urgent || waiting >= WITHDRAWS_WAITING_MAX {
+            self.wake.notify_one();
+        } else if waiting == 1 {
+            self.lazy.notify_one();
         }
     }
 
@@ -173,16 +199,17 @@ impl Link {
     /// # Errors
     /// Why it certainly did not leave.
     pub(crate) fn send_write(
-        &self,
+        self: &Arc<Self>,
         mut request: WriteRequest,
         value: &[u8],
         now: Moment,
-    ) -> Result<oneshot::Receiver<Result<WriteReply, Lost>>, String> {
+    ) -> Result<Awaited<WriteReply>, String> {
         let (sender, receiver) = oneshot::channel();
         request.request = self.add(Owed::Write(sender), None, now)?;
         self.counters.writes_sent.fetch_add(1, Relaxed);
-        self.enqueue(FrameKind::Write, &request, value).inspect_err(|_| self.forget(request.request))?;
-        Ok(receiver)
+        let awaited = Awaited { link: self.clone(), id: request.request, receiver };
+        self.enqueue(FrameKind::Write, &request, value)?;
+        Ok(awaited)
     }
 
     /// Hands over an administrative request.
@@ -190,17 +217,18 @@ impl Link {
     /// # Errors
     /// Why it certainly did not leave.
     pub(crate) fn send_admin(
-        &self,
+        self: &Arc<Self>,
         operation: AdminOperation,
         time_left: Duration,
         now: Moment,
-    ) -> Result<oneshot::Receiver<Result<(AdminReply, Bytes), Lost>>, String> {
+    ) -> Result<Awaited<(AdminReply, Bytes)>, String> {
         let (sender, receiver) = oneshot::channel();
         let request = self.add(Owed::Admin(sender), None, now)?;
         let time_left_us = u64::try_from(time_left.as_micros()).unwrap_or(u64::MAX);
         let message = AdminRequest { request, time_left_us, operation };
-        self.enqueue(FrameKind::Admin, &message, &[]).inspect_err(|_| self.forget(request))?;
-        Ok(receiver)
+        let awaited = Awaited { link: self.clone(), id: request, receiver };
+        self.enqueue(FrameKind::Admin, &message, &[])?;
+        Ok(awaited)
     }
 
     /// Pings the node, unless many pings are out.

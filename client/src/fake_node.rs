@@ -75,6 +75,11 @@ pub(crate) struct FakeCluster {
 impl FakeCluster {
     /// Starts nodes 1 to `count`; the first one leads.
     pub(crate) async fn start(count: u64) -> Self {
+        Self::start_on("127.0.0.1:0", count).await
+    }
+
+    /// [`FakeCluster::start`] with all sockets on `address`.
+    pub(crate) async fn start_on(address: &str, count: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -85,7 +90,7 @@ impl FakeCluster {
         cluster.issue("client", Role::Client("test".into()));
         for id in 1..=count {
             cluster.issue(&format!("node-{id}"), Role::Node(NodeId(id)));
-            let endpoint = cluster.endpoint(id, "127.0.0.1:0");
+            let endpoint = cluster.endpoint(id, address);
             cluster.nodes.push(FakeNode::new(NodeId(id), endpoint));
         }
         let members: Vec<Member> = cluster.nodes.iter().map(FakeNode::member).collect();

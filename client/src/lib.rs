@@ -31,6 +31,7 @@ mod pending;
 pub mod policy;
 pub mod probation;
 pub mod race;
+mod read_end;
 pub mod report;
 pub mod retry;
 pub mod select;

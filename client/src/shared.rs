@@ -119,16 +119,15 @@ impl Shared {
             Ok(answer) => answer,
             Err(reason) => return Err(fail(Cause::NoReplica(String::new()), Some(CopyFate::NotSent(reason)))),
         };
-        match connections.timer.within(until, answer).await {
-            Some(Ok(Ok((reply, payload)))) => match reply.outcome {
+        match connections.timer.within(until, answer.answer()).await {
+            Some(Ok((reply, payload))) => match reply.outcome {
                 Ok(()) => Ok(payload),
                 Err(failure) => Err(fail(Cause::Node(failure), None)),
             },
-            Some(Ok(Err(lost))) => {
+            Some(Err(lost)) => {
                 let reason = format!("the link to {node} was lost: {}", lost.0);
                 Err(fail(Cause::UnknownOutcome(reason), Some(CopyFate::LinkLost(lost.0.to_string()))))
             }
-            Some(Err(_)) => Err(fail(Cause::Closed, None)),
             None => Err(fail(Cause::Deadline(deadline), Some(CopyFate::Unanswered))),
         }
     }

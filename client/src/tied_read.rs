@@ -8,13 +8,13 @@
 
 use crate::choose::{Chosen, TableWays, choose};
 use crate::clock;
-use crate::copies::{Action, Actions, Answer, CopyIndex, Event, GiveUp, Outcome, Send, Timer};
-use crate::error::{Cause, CopyFate, CopyReport, Error};
+use crate::copies::{Action, Actions, Answer, CopyIndex, Event, Send, Timer};
+use crate::error::{Cause, CopyFate, Error};
 use crate::exchange::Handed;
 use crate::mailbox::{Mail, Mailbox};
 use crate::options::ReadOptions;
 use crate::race::Race;
-use crate::report::{Read, ReadReport, Value};
+use crate::report::Read;
 use crate::timer::Alarm;
 use crate::view::ViewInner;
 use bytes::Bytes;
@@ -82,27 +82,27 @@ fn nobody(view: &ViewInner, deadline: Duration, began: Moment) -> Error {
 }
 
 /// What is known of one copy beside the race.
-struct Copy {
-    handed: Option<Handed>,
-    sent: Moment,
-    fate: Option<CopyFate>,
+pub(crate) struct Copy {
+    pub(crate) handed: Option<Handed>,
+    pub(crate) sent: Moment,
+    pub(crate) fate: Option<CopyFate>,
 }
 
 /// One read under way.
-struct Running<'v> {
-    view: &'v Arc<ViewInner>,
-    chosen: Chosen,
-    race: Race,
-    actions: Actions,
-    copies: SmallVec<[Copy; 3]>,
-    mailbox: Arc<Mailbox>,
-    alarm: Alarm,
-    deadline: Duration,
+pub(crate) struct Running<'v> {
+    pub(crate) view: &'v Arc<ViewInner>,
+    pub(crate) chosen: Chosen,
+    pub(crate) race: Race,
+    pub(crate) actions: Actions,
+    pub(crate) copies: SmallVec<[Copy; 3]>,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) alarm: Alarm,
+    pub(crate) deadline: Duration,
     /// When the caller meant to send.
-    planned: Moment,
-    winner: Option<(ReadReply, Bytes, Moment)>,
-    tie_delay_realised: Option<Duration>,
-    settled: bool,
+    pub(crate) planned: Moment,
+    pub(crate) winner: Option<(ReadReply, Bytes, Moment)>,
+    pub(crate) tie_delay_realised: Option<Duration>,
+    pub(crate) settled: bool,
 }
 
 impl<'v> Running<'v> {
@@ -152,16 +152,18 @@ impl<'v> Running<'v> {
         let mut next = 0;
         while let Some(event) = events.get(next).copied() {
             next += 1;
+            let by_timer = matches!(event, Event::Timer(_));
             let now = clock::now();
             let mut actions = std::mem::take(&mut self.actions);
             let ways = TableWays { table: &self.chosen.table, cap: self.view.shared.config().tie_delay_cap };
             self.view.own.lock().ask(&mut self.race, event, now, self.chosen.policy, &ways, &mut actions);
             for action in actions.drain(..) {
                 match action {
-                    Action::Send(send) => events.extend(self.send(send, now)),
-                    Action::Withdraw(copies) => copies.into_iter().for_each(|copy| self.withdraw(copy)),
+                    Action::Send(send) => events.extend(self.send(send, by_timer, now)),
+                    // All that are out are withdrawn when the read is settled.
+                    Action::Withdraw(_) | Action::Finish(_) => {}
                     // The race is asked for its next timer before each wait.
-                    Action::Arm { .. } | Action::Finish(_) => {}
+                    Action::Arm { .. } => {}
                 }
             }
             self.actions = actions;
@@ -169,7 +171,7 @@ impl<'v> Running<'v> {
     }
 
     /// Hands one copy to a link of its replica; the event if it could not leave.
-    fn send(&mut self, send: Send, now: Moment) -> Option<Event> {
+    fn send(&mut self, send: Send, by_timer: bool, now: Moment) -> Option<Event> {
         let (copy, tied) = (send.copy, send.tie.is_some());
         let link =
             self.chosen.table.peer(send.replica).and_then(|peer| peer.link().ok_or(peer.dial_error()).into());
@@ -178,8 +180,8 @@ impl<'v> Running<'v> {
             Some(Err(reason)) => Err(reason.unwrap_or_else(|| "not connected yet".to_owned())),
             None => Err("it left the cluster".to_owned()),
         };
-        if let (CopyKind::Tied, Some(first), true) = (send.kind, self.copies.last(), tied) {
-            self.tie_delay_realised.get_or_insert(now.since(first.sent));
+        if let ([first], true) = (self.copies.as_slice(), tied && by_timer) {
+            self.tie_delay_realised = Some(now.since(first.sent));
         }
         match handed {
             Ok(handed) => {
@@ -218,13 +220,6 @@ impl<'v> Running<'v> {
             class: chosen.class,
             time_left_us: u64::try_from(chosen.plan.deadline.since(now).as_micros()).unwrap_or(u64::MAX),
             operation: chosen.operation.clone(),
-        }
-    }
-
-    fn withdraw(&mut self, copy: CopyIndex) {
-        let Some(copy) = self.copies.get_mut(usize::from(copy.0)) else { return };
-        if let (Some(handed), None) = (&copy.handed, &copy.fate) {
-            handed.link.withdraw(handed.id);
         }
     }
 
@@ -284,114 +279,6 @@ impl<'v> Running<'v> {
             }
             (outcome, _) => Answer::judge(&reply.service, outcome),
         }
-    }
-
-    /// Withdraws what is still out and balances the books. Once.
-    fn settle(&mut self) {
-        if std::mem::replace(&mut self.settled, true) {
-            return;
-        }
-        let counters = &self.view.shared.connections().counters;
-        for copy in &mut self.copies {
-            // Also copies on links of a replica of which another link was lost: harmless if answered already.
-            if let Some(handed) = &copy.handed {
-                handed.link.withdraw(handed.id);
-            }
-        }
-        for mail in self.mailbox.close() {
-            let Mail::Answer { copy, reply, .. } = mail else { continue };
-            let (Some(sent), Some(known)) =
-                (self.race.copies().get(usize::from(copy)), self.copies.get_mut(usize::from(copy)))
-            else {
-                continue;
-            };
-            if reply.outcome.is_ok() {
-                counters.late.add(sent.kind);
-                known.fate.get_or_insert(CopyFate::Late);
-            }
-        }
-        let mut own = self.view.own.lock();
-        for (sent, known) in self.race.copies().iter().zip(&mut self.copies) {
-            if known.handed.is_some() && matches!(known.fate, None | Some(CopyFate::Late)) {
-                own.engine.copy_gone(sent.replica, sent.kind);
-            }
-            known.fate.get_or_insert(CopyFate::Unanswered);
-        }
-        // The client's own wait before the first copy and after the answer does not enter.
-        if let Some(first) = self.copies.first() {
-            let end = self.winner.as_ref().map_or_else(clock::now, |(_, _, received)| *received);
-            let winner = self.winner.as_ref().map(|(reply, _, _)| &reply.service);
-            let Chosen { policy, hold_out, .. } = self.chosen;
-            own.engine.read_ended(policy, hold_out, &self.race, end.since(first.sent), winner, end);
-        }
-        counters.fresh_ties.fetch_add(self.race.fresh_ties() as u64, Relaxed);
-    }
-
-    fn result(mut self) -> Result<Read, Error> {
-        self.settle();
-        let now = clock::now();
-        let counters = &self.view.shared.connections().counters;
-        let outcome = self.race.outcome().unwrap_or(Outcome::Dropped);
-        if let (Outcome::Won(copy), Some((reply, value, _))) = (outcome, self.winner.take())
-            && let Ok(found) = reply.outcome
-        {
-            counters.reads_answered.fetch_add(1, Relaxed);
-            return Ok(self.answered(copy, &reply, found, value, now));
-        }
-        counters.reads_failed.fetch_add(1, Relaxed);
-        Err(self.failed(outcome, now))
-    }
-
-    fn answered(&self, copy: CopyIndex, reply: &ReadReply, found: Found, value: Bytes, now: Moment) -> Read {
-        if !matches!(self.chosen.level, ReadLevel::Stale { .. }) {
-            self.view.saw(found.position);
-        }
-        let sent = self.race.copies().get(usize::from(copy.0));
-        let first_sent = self.copies.first().map_or(now, |first| first.sent);
-        let span = |us: u32| Duration::from_micros(u64::from(us));
-        let report = ReadReport {
-            read: self.chosen.read,
-            node: reply.service.node,
-            kind: sent.map_or(CopyKind::First, |sent| sent.kind),
-            copies: self.copy_reports(),
-            queue_wait: span(reply.service.queue_wait_us),
-            service_time: span(reply.service.service_time_us),
-            queue_depth: reply.service.queue_depth,
-            latency: now.since(self.planned),
-            client_wait: first_sent.since(self.planned),
-            tie_delay: self.chosen.tie_delay,
-            tie_delay_realised: self.tie_delay_realised,
-            not_tied: self.chosen.not_tied,
-            fresh_ties: u32::try_from(self.race.fresh_ties()).unwrap_or(u32::MAX),
-            token: self.view.token_of(found.position),
-        };
-        let value = found.version.map(|version| Value { value, version, position: found.position });
-        Read { value, report }
-    }
-
-    fn failed(&self, outcome: Outcome, now: Moment) -> Error {
-        let fate = |copy: &Copy| copy.fate.clone();
-        let call = |copy: CopyIndex| self.copies.get(usize::from(copy.0)).and_then(fate);
-        let cause = match outcome {
-            Outcome::GaveUp(GiveUp::Deadline) => Cause::Deadline(self.deadline),
-            Outcome::GaveUp(GiveUp::FixTheCall(copy)) => match call(copy) {
-                Some(CopyFate::Failed(failure) | CopyFate::Refused(failure)) => Cause::Call(failure),
-                _ => Cause::Call(Failure::new(ErrorCode::Malformed, "the node says that the call is wrong")),
-            },
-            _ if self.view.shared.connections().is_closed() => Cause::Closed,
-            _ => Cause::NoReplica(String::new()),
-        };
-        Error::new(cause, self.copy_reports().into_vec(), now.since(self.planned))
-    }
-
-    fn copy_reports(&self) -> SmallVec<[CopyReport; 3]> {
-        let known = self.copies.iter().map(|copy| copy.fate.clone().unwrap_or(CopyFate::Unanswered));
-        let report = |(sent, fate): (&crate::copies::SentCopy, CopyFate)| CopyReport {
-            node: sent.replica,
-            kind: sent.kind,
-            fate,
-        };
-        self.race.copies().iter().zip(known).map(report).collect()
     }
 }
 

@@ -37,6 +37,15 @@ impl Table {
         self.peers.get(index)
     }
 
+    /// Bits by index in the topology as bits by index among those that can be read from: learners are left out.
+    pub(crate) fn pairs_of_replicas(&self, pairs: u64) -> u64 {
+        if pairs == 0 {
+            return 0;
+        }
+        let bits = self.topology.members.iter().take(64).enumerate().filter(|(_, member)| !member.learner);
+        bits.enumerate().fold(0, |kept, (to, (from, _))| kept | ((pairs >> from & 1) << to))
+    }
+
     /// What `heard` changes; `None` if it is no news. Equal versions are news only when they name a leader.
     pub(crate) fn change(
         &self,
@@ -103,6 +112,15 @@ mod tests {
         assert_eq!(second.removed.iter().map(|peer| peer.node).collect::<Vec<_>>(), [NodeId(1)]);
         let kept = second.table.peer(NodeId(3)).expect("it stays");
         assert!(Arc::ptr_eq(kept, first.table.peer(NodeId(3)).expect("it was there")));
+    }
+
+    #[test]
+    fn pairs_are_counted_without_learners() {
+        let mut heard = topology(1, &[1, 2, 3], None);
+        heard.members[1].learner = true;
+        let table = change(&Table::default(), heard).expect("news").table;
+        assert_eq!(table.pairs_of_replicas(0b101), 0b11);
+        assert_eq!(table.pairs_of_replicas(0b010), 0);
     }
 
     #[test]

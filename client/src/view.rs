@@ -69,7 +69,7 @@ impl Own {
             self.engine.budget().ceiling(ceiling.budget_ppm, clock::now());
         }
         for peer in &table.peers {
-            self.engine.heard(peer.node, peer.flags(), peer.unhealthy_pairs());
+            self.engine.heard(peer.node, peer.flags(), table.pairs_of_replicas(peer.unhealthy_pairs()));
         }
     }
 

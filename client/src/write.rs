@@ -161,13 +161,12 @@ impl Running<'_> {
         };
         let answer = link.send_write(request, &self.value, now).map_err(CopyFate::NotSent)?;
         self.count += 1;
-        match self.connections.timer.within(self.until, answer).await {
-            Some(Ok(Ok(reply))) => match reply.outcome {
+        match self.connections.timer.within(self.until, answer.answer()).await {
+            Some(Ok(reply)) => match reply.outcome {
                 Ok(written) => Ok(Some(written)),
                 Err(failure) => Err(CopyFate::Failed(failure)),
             },
-            Some(Ok(Err(lost))) => Err(CopyFate::LinkLost(lost.0.to_string())),
-            Some(Err(_)) => Err(CopyFate::LinkLost("the link ended".to_owned())),
+            Some(Err(lost)) => Err(CopyFate::LinkLost(lost.0.to_string())),
             None => {
                 self.unknown = Some(format!("{} did not answer within the deadline", peer.node));
                 self.note(peer.node, CopyFate::Unanswered);

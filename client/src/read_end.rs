@@ -1,0 +1,125 @@
+//! The end of a read: withdraw the rest, balance the books, tell the view what was learned, make the caller's result.
+
+use crate::choose::Chosen;
+use crate::clock;
+use crate::copies::{CopyIndex, GiveUp, Outcome, SentCopy};
+use crate::error::{Cause, CopyFate, CopyReport, Error};
+use crate::mailbox::Mail;
+use crate::report::{Read, ReadReport, Value};
+use crate::tied_read::{Copy, Running};
+use bytes::Bytes;
+use smallvec::SmallVec;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tiedkv_protocol::error::ErrorCode;
+use tiedkv_protocol::moment::Moment;
+use tiedkv_protocol::request::{CopyKind, ReadLevel};
+use tiedkv_protocol::response::{Failure, Found, ReadReply};
+
+impl Running<'_> {
+    /// Withdraws what is still out and balances the books. Once.
+    pub(crate) fn settle(&mut self) {
+        if std::mem::replace(&mut self.settled, true) {
+            return;
+        }
+        let counters = &self.view.shared.connections().counters;
+        // The copies of a read that was answered are cancelled already, as a rule; others may wait or run for nobody.
+        let urgent = !matches!(self.race.outcome(), Some(Outcome::Won(_)));
+        for copy in &mut self.copies {
+            // Also copies on links of a replica of which another link was lost: harmless if answered already.
+            if let Some(handed) = &copy.handed {
+                handed.link.withdraw(handed.id, urgent);
+            }
+        }
+        for mail in self.mailbox.close() {
+            let Mail::Answer { copy, reply, .. } = mail else { continue };
+            let (Some(sent), Some(known)) =
+                (self.race.copies().get(usize::from(copy)), self.copies.get_mut(usize::from(copy)))
+            else {
+                continue;
+            };
+            if reply.outcome.is_ok() {
+                counters.late.add(sent.kind);
+                known.fate.get_or_insert(CopyFate::Late);
+            }
+        }
+        let mut own = self.view.own.lock();
+        for (sent, known) in self.race.copies().iter().zip(&mut self.copies) {
+            if known.handed.is_some() && matches!(known.fate, None | Some(CopyFate::Late)) {
+                own.engine.copy_gone(sent.replica, sent.kind);
+            }
+            known.fate.get_or_insert(CopyFate::Unanswered);
+        }
+        // The client's own wait before the first copy and after the answer does not enter.
+        if let Some(first) = self.copies.first() {
+            let end = self.winner.as_ref().map_or_else(clock::now, |(_, _, received)| *received);
+            let winner = self.winner.as_ref().map(|(reply, _, _)| &reply.service);
+            let Chosen { policy, hold_out, .. } = self.chosen;
+            own.engine.read_ended(policy, hold_out, &self.race, end.since(first.sent), winner, end);
+        }
+        counters.fresh_ties.fetch_add(self.race.fresh_ties() as u64, Relaxed);
+    }
+
+    pub(crate) fn result(mut self) -> Result<Read, Error> {
+        self.settle();
+        let now = clock::now();
+        let counters = &self.view.shared.connections().counters;
+        let outcome = self.race.outcome().unwrap_or(Outcome::Dropped);
+        if let (Outcome::Won(copy), Some((reply, value, _))) = (outcome, self.winner.take())
+            && let Ok(found) = reply.outcome
+        {
+            counters.reads_answered.fetch_add(1, Relaxed);
+            return Ok(self.answered(copy, &reply, found, value, now));
+        }
+        counters.reads_failed.fetch_add(1, Relaxed);
+        Err(self.failed(outcome, now))
+    }
+
+    fn answered(&self, copy: CopyIndex, reply: &ReadReply, found: Found, value: Bytes, now: Moment) -> Read {
+        if !matches!(self.chosen.level, ReadLevel::Stale { .. }) {
+            self.view.saw(found.position);
+        }
+        let sent = self.race.copies().get(usize::from(copy.0));
+        let first_sent = self.copies.first().map_or(now, |first| first.sent);
+        let span = |us: u32| Duration::from_micros(u64::from(us));
+        let report = ReadReport {
+            read: self.chosen.read,
+            node: reply.service.node,
+            kind: sent.map_or(CopyKind::First, |sent| sent.kind),
+            copies: self.copy_reports(),
+            queue_wait: span(reply.service.queue_wait_us),
+            service_time: span(reply.service.service_time_us),
+            queue_depth: reply.service.queue_depth,
+            latency: now.since(self.planned),
+            client_wait: first_sent.since(self.planned),
+            tie_delay: self.chosen.tie_delay,
+            tie_delay_realised: self.tie_delay_realised,
+            not_tied: self.chosen.not_tied,
+            fresh_ties: u32::try_from(self.race.fresh_ties()).unwrap_or(u32::MAX),
+            token: self.view.token_of(found.position),
+        };
+        let value = found.version.map(|version| Value { value, version, position: found.position });
+        Read { value, report }
+    }
+
+    fn failed(&self, outcome: Outcome, now: Moment) -> Error {
+        let fate = |copy: &Copy| copy.fate.clone();
+        let call = |copy: CopyIndex| self.copies.get(usize::from(copy.0)).and_then(fate);
+        let cause = match outcome {
+            Outcome::GaveUp(GiveUp::Deadline) => Cause::Deadline(self.deadline),
+            Outcome::GaveUp(GiveUp::FixTheCall(copy)) => match call(copy) {
+                Some(CopyFate::Failed(failure) | CopyFate::Refused(failure)) => Cause::Call(failure),
+                _ => Cause::Call(Failure::new(ErrorCode::Malformed, "the node says that the call is wrong")),
+            },
+            _ if self.view.shared.connections().is_closed() => Cause::Closed,
+            _ => Cause::NoReplica(String::new()),
+        };
+        Error::new(cause, self.copy_reports().into_vec(), now.since(self.planned))
+    }
+
+    fn copy_reports(&self) -> SmallVec<[CopyReport; 3]> {
+        let known = self.copies.iter().map(|copy| copy.fate.clone().unwrap_or(CopyFate::Unanswered));
+        let report = |(sent, fate): (&SentCopy, CopyFate)| CopyReport { node: sent.replica, kind: sent.kind, fate };
+        self.race.copies().iter().zip(known).map(report).collect()
+    }
+}
