@@ -368,8 +368,8 @@ impl Link {
                 counters.outstanding.take_back(kind);
                 let good = reply.outcome.is_ok();
                 count_bad_answer(counters, kind, &reply);
-                let left = mailbox.leave(Mail::Answer { copy, reply, value, received: now });
-                if left.is_err() && good {
+                let read = mailbox.leave(Mail::Answer { copy, reply, value, received: now });
+                if !read && good {
                     counters.late.add(kind);
                 }
             }
@@ -406,7 +406,7 @@ impl Link {
                 Owed::Shadow(_) => self.count_lost(id),
                 Owed::Copy { mailbox, .. } => {
                     self.count_lost(id);
-                    let _ = mailbox.leave(Mail::LinkLost { node: self.peer.node, reason: reason.clone() });
+                    mailbox.leave(Mail::LinkLost { node: self.peer.node, reason: reason.clone() });
                 }
                 Owed::Write(sender) => drop(sender.send(Err(Lost(reason.clone())))),
                 Owed::Admin(sender) => drop(sender.send(Err(Lost(reason.clone())))),

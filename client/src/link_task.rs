@@ -209,7 +209,7 @@ async fn watch(link: &Link, timer: &Timer) -> String {
             return format!("silent for {silent:?} while {} answers are owed", link.owed());
         }
         turn = turn.wrapping_add(1);
-        if owed || turn % IDLE_PING_TURNS == 0 {
+        if owed || turn.is_multiple_of(IDLE_PING_TURNS) {
             link.ping(now);
         }
     }

@@ -48,12 +48,12 @@ struct State {
 }
 
 impl Mailbox {
-    /// Leaves a piece of mail and wakes the read; gives it back when nobody reads any more.
-    pub(crate) fn leave(&self, mail: Mail) -> Result<(), Mail> {
+    /// Leaves a piece of mail and wakes the read; false when nobody reads any more.
+    pub(crate) fn leave(&self, mail: Mail) -> bool {
         let waker = {
             let mut state = self.state.lock();
             if state.closed {
-                return Err(mail);
+                return false;
             }
             state.mail.push(mail);
             state.waker.take()
@@ -61,7 +61,7 @@ impl Mailbox {
         if let Some(waker) = waker {
             waker.wake();
         }
-        Ok(())
+        true
     }
 
     /// Takes the oldest piece of mail; else the task is woken by the next.

@@ -142,8 +142,9 @@ impl Running<'_> {
         }
         // Round the members, beginning behind the one that was asked last.
         let after = avoid.map_or(0, |node| table.peers.partition_point(|peer| peer.node <= node));
-        let next = (0..table.peers.len()).filter_map(|step| table.peers.get((after + step) % table.peers.len()));
-        let next = next.filter(|peer| peer.links() > 0).cloned().next();
+        let mut next =
+            (0..table.peers.len()).filter_map(|step| table.peers.get((after + step) % table.peers.len()));
+        let next = next.find(|peer| peer.links() > 0).cloned();
         next.ok_or_else(|| Cause::NoReplica(self.connections.dial_errors()))
     }
 
