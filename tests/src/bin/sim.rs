@@ -1,0 +1,62 @@
+//! Plays simulated worlds: one seed with its violations, many seeds, or the table of the design.
+//!
+//! `sim --table [--seconds N] [--seed N]`, `sim --seed N [--planted NAME]`, `sim --seeds N [--from N] [--planted NAME]`.
+
+use std::process::ExitCode;
+use tiedkv_tests::sim::{Planted, play, table};
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match run(&words) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("sim: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(words: &[String]) -> Result<bool, String> {
+    let known = ["--table", "--seconds", "--seed", "--seeds", "--from", "--planted"];
+    if let Some(other) = words.iter().find(|word| word.starts_with("--") && !known.contains(&word.as_str())) {
+        return Err(format!("{other} is not known; there are {}", known.join(", ")));
+    }
+    let after = |flag: &str| words.iter().position(|word| word == flag).and_then(|at| words.get(at + 1));
+    let number = |flag: &str, default: u64| match after(flag) {
+        Some(text) => text.parse().map_err(|_| format!("{flag} wants a number, not {text}")),
+        None => Ok(default),
+    };
+    let planted = match after("--planted") {
+        None => None,
+        Some(name) => {
+            let found = Planted::ALL.into_iter().find(|planted| format!("{planted:?}") == *name);
+            Some(found.ok_or_else(|| format!("{name} is no planted bug; there are {:?}", Planted::ALL))?)
+        }
+    };
+    if words.iter().any(|word| word == "--table") {
+        let (seed, seconds) = (number("--seed", 1)?, number("--seconds", 200)?);
+        table::print(seed, seconds, &mut std::io::stdout().lock()).map_err(|error| error.to_string())?;
+        return Ok(true);
+    }
+    let (from, count) = match after("--seed") {
+        Some(_) => (number("--seed", 1)?, 1),
+        None => (number("--from", 0)?, number("--seeds", 1_000)?),
+    };
+    let mut bad = 0_u64;
+    for seed in from..from.saturating_add(count) {
+        let outturn = play(seed, planted);
+        if count == 1 {
+            println!(
+                "seed {seed}: {} happenings, {} reads, trace {:016x}",
+                outturn.happenings,
+                outturn.reads.len(),
+                outturn.trace
+            );
+        }
+        bad += u64::from(!outturn.violations.is_empty());
+        outturn.violations.iter().for_each(|violation| println!("seed {seed}: {violation}"));
+    }
+    println!("{count} seeds, {bad} with violations");
+    Ok(bad == 0)
+}
