@@ -5,4 +5,5 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod model;
+mod sim;
 mod tidy;

@@ -96,9 +96,12 @@ impl Pace {
         self.cached.map(|known| known.p50 / 2)
     }
 
-    /// How long the link may be silent while it owes an answer: max(200 ms, 8 x p99 of the round trip).
+    /// How long the link may be silent while it owes an answer: max(200 ms, 8 x p99 of the round trip), but no more
+    /// than 32 x its median: answers that come after a stop of the whole node look like long ways and must not make
+    /// the next stop go unnoticed.
     pub fn silence_limit(&self) -> Duration {
-        self.cached.map_or(self.settings.silence_min, |known| (known.p99 * 8).max(self.settings.silence_min))
+        let by_ways = self.cached.map_or(Duration::ZERO, |known| (known.p99 * 8).min(known.p50 * 32));
+        by_ways.max(self.settings.silence_min)
     }
 
     /// How often to ping while an answer is owed.
@@ -149,6 +152,14 @@ mod tests {
         }
         assert_eq!(pace.tie_delay(), TIE_DELAY_CAP);
         assert!(pace.silence_limit() > Duration::from_millis(300));
+    }
+
+    #[test]
+    fn answers_after_a_stop_do_not_hide_the_next_one() {
+        let mut pace = Pace::new(PaceSettings::default());
+        (0..100).for_each(|i| pace.record_round_trip(Duration::from_micros(300), ms(i)));
+        (0..40).for_each(|_| pace.record_round_trip(Duration::from_millis(800), ms(1_000)));
+        assert_eq!(pace.silence_limit(), Duration::from_millis(200));
     }
 
     #[test]

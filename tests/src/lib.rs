@@ -1,3 +1,4 @@
 //! What tests share. The tests themselves are in `tests/main.rs` (rules, model, simulation) and `tests/cluster`.
 
 pub mod model;
+pub mod sim;

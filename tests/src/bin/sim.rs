@@ -3,7 +3,7 @@
 //! `sim --table [--seconds N] [--seed N]`, `sim --seed N [--planted NAME]`, `sim --seeds N [--from N] [--planted NAME]`.
 
 use std::process::ExitCode;
-use tiedkv_tests::sim::{Planted, play, table};
+use tiedkv_tests::sim::{Planted, WorldConfig, play, table};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -47,6 +47,19 @@ fn run(words: &[String]) -> Result<bool, String> {
     for seed in from..from.saturating_add(count) {
         let outturn = play(seed, planted);
         if count == 1 {
+            let world = WorldConfig::drawn(seed, planted);
+            println!(
+                "{} nodes, {} lanes, {} workers, queue {}, {:.0} reads/s, deadline {:?}\n{:?}\n{:?}",
+                world.nodes,
+                world.lanes,
+                world.workers,
+                world.queue_max,
+                world.load.reads_per_second,
+                world.load.deadline,
+                world.disturbance,
+                world.network
+            );
+            world.faults.iter().for_each(|fault| println!("{fault:?}"));
             println!(
                 "seed {seed}: {} happenings, {} reads, trace {:016x}",
                 outturn.happenings,

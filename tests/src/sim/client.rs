@@ -3,6 +3,7 @@
 //! It stands where `tied_read` and the connections of a real client stand: requests and their numbers, links that
 //! break and fall silent, pings, timers, withdraws. Every decision about a read is taken by the shipped rooms.
 
+use crate::sim::client_link::{Link, Links, OutCopy};
 use crate::sim::config::{Planted, WorldConfig};
 use crate::sim::wire::{CopyMessage, Reply, ToNode};
 use rand::Rng;
@@ -11,7 +12,7 @@ use rand::rngs::StdRng;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tiedkv_client::copies::{Action, Actions, Answer, CopyIndex, Event, Outcome, Timer};
-use tiedkv_client::engine::{Engine, Replica, Ways};
+use tiedkv_client::engine::{Engine, Replica};
 use tiedkv_client::pace::{Pace, PaceSettings};
 use tiedkv_client::policy::ReadPolicy;
 use tiedkv_client::race::Race;
@@ -74,54 +75,6 @@ pub struct EndedRead {
     pub position: Option<(Position, Position)>,
 }
 
-struct OutCopy {
-    read: ReadKey,
-    copy: CopyIndex,
-    kind: CopyKind,
-    sent: Moment,
-}
-
-struct Link {
-    node: NodeId,
-    /// The current connection, if up.
-    connection: Option<u64>,
-    next_request: u64,
-    pace: Pace,
-    owed: BTreeMap<RequestId, OutCopy>,
-    /// Withdrawn or lost copies that may still be answered.
-    given_up: BTreeMap<RequestId, Moment>,
-    /// Something was heard, or nothing was owed, last then.
-    quiet_since: Moment,
-    looked_at: bool,
-    silent: bool,
-}
-
-struct ReadState {
-    view: usize,
-    id: ReadId,
-    policy: ReadPolicy,
-    race: Race,
-    hold_out: bool,
-    key: u64,
-    need: Position,
-    began: Moment,
-    /// Node, connection and request of each copy, once sent.
-    sent: BTreeMap<CopyIndex, (usize, u64, RequestId, CopyKind)>,
-    good: Option<(Service, Position)>,
-}
-
-struct Links(Vec<Link>);
-
-impl Ways for Links {
-    fn tie_delay(&self, node: NodeId) -> Duration {
-        self.0.iter().find(|link| link.node == node).map_or(Duration::from_millis(10), |link| link.pace.tie_delay())
-    }
-
-    fn one_way(&self, node: NodeId) -> Option<Duration> {
-        self.0.iter().find(|link| link.node == node).and_then(|link| link.pace.one_way())
-    }
-}
-
 /// What became of copies, for the balance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientCounters {
@@ -145,20 +98,34 @@ pub struct ClientCounters {
     pub good_reads: u64,
 }
 
+pub(crate) struct ReadState {
+    pub(crate) view: usize,
+    id: ReadId,
+    policy: ReadPolicy,
+    race: Race,
+    hold_out: bool,
+    key: u64,
+    need: Position,
+    began: Moment,
+    /// Node, connection and request of each copy, once sent.
+    sent: BTreeMap<CopyIndex, (usize, u64, RequestId, CopyKind)>,
+    good: Option<(Service, Position)>,
+}
+
 /// One client process.
 pub struct Client {
     /// Scopes its ties.
     pub caller: CallerId,
     /// What became of its copies.
     pub counters: ClientCounters,
-    links: Links,
-    views: Vec<Engine>,
-    reads: BTreeMap<ReadKey, ReadState>,
+    pub(crate) links: Links,
+    pub(crate) views: Vec<Engine>,
+    pub(crate) reads: BTreeMap<ReadKey, ReadState>,
     rng: StdRng,
     /// Stands for the operating system's randomness.
     ids: StdRng,
     next_read: u64,
-    planted: Option<Planted>,
+    pub(crate) planted: Option<Planted>,
     scratch: Actions,
 }
 
@@ -208,8 +175,7 @@ impl Client {
             .iter()
             .map(|link| Replica { node: link.node, zone: "", down: link.connection.is_none() || link.silent })
             .collect();
-        let decision =
-            self.views[view].decide(policy, now + deadline, &replicas, &self.links, now, &mut self.rng);
+        let decision = self.views[view].decide(policy, now + deadline, &replicas, &self.links, now, &mut self.rng);
         let key = ReadKey(self.next_read);
         self.next_read += 1;
         let state = ReadState {
@@ -273,11 +239,9 @@ impl Client {
 
     fn judge(&self, reply: &Reply) -> Answer {
         let outcome = match &reply.outcome {
-            Ok(position) => Ok(Found {
-                version: None,
-                level: ReadLevel::Session { seen: *position },
-                position: *position,
-            }),
+            Ok(position) => {
+                Ok(Found { version: None, level: ReadLevel::Session { seen: *position }, position: *position })
+            }
             Err((code, hint)) => {
                 let retry_after_us = u64::try_from(hint.as_micros()).unwrap_or(u64::MAX);
                 Err(Failure { retry_after_us, ..Failure::new(*code, "") })
@@ -296,90 +260,7 @@ impl Client {
         self.links.0[node].pace.record(latency, wait, served, now);
     }
 
-    /// An echo arrives.
-    pub fn pong(&mut self, node: usize, connection: u64, now: Moment) {
-        self.heard(node, connection, now);
-    }
-
-    fn heard(&mut self, node: usize, connection: u64, now: Moment) {
-        let link = &mut self.links.0[node];
-        if link.connection == Some(connection) {
-            link.quiet_since = now;
-            link.silent = false;
-        }
-    }
-
-    /// A connection is up.
-    pub fn link_up(&mut self, node: usize, connection: u64, now: Moment) {
-        let link = &mut self.links.0[node];
-        link.connection = Some(connection);
-        link.quiet_since = now;
-        link.silent = false;
-    }
-
-    /// A connection is gone: nothing that was owed on it comes any more.
-    pub fn link_lost(&mut self, node: usize, connection: u64, now: Moment, out: &mut Vec<ClientOut>) {
-        if self.links.0[node].connection != Some(connection) {
-            return;
-        }
-        self.links.0[node].connection = None;
-        let replica = self.links.0[node].node;
-        self.give_up_owed(node, now);
-        self.links.0[node].given_up.clear();
-        self.tell_all(Event::LinkLost { replica }, now, out);
-    }
-
-    /// While an answer is owed: pings, and judges silence.
-    pub fn look_at_link(&mut self, node: usize, now: Moment, out: &mut Vec<ClientOut>) {
-        let link = &mut self.links.0[node];
-        link.looked_at = false;
-        let Some(connection) = link.connection else { return };
-        if link.owed.is_empty() && !link.silent {
-            return;
-        }
-        out.push(ClientOut::Send { node, connection, message: ToNode::Ping });
-        self.look_later(node, now, out);
-        let link = &mut self.links.0[node];
-        let silent = now.since(link.quiet_since) >= link.pace.silence_limit();
-        if silent && !link.owed.is_empty() && self.planted != Some(Planted::NoSilenceRule) {
-            link.silent = true;
-            let replica = link.node;
-            self.silence_owed(node, now);
-            self.tell_all(Event::LinkSilent { replica }, now, out);
-        }
-    }
-
-    fn look_later(&mut self, node: usize, now: Moment, out: &mut Vec<ClientOut>) {
-        let link = &mut self.links.0[node];
-        if !link.looked_at {
-            link.looked_at = true;
-            out.push(ClientOut::LookAtLink { at: now + link.pace.ping_every(), node });
-        }
-    }
-
-    /// The copies owed by a lost link are not answered any more.
-    fn give_up_owed(&mut self, node: usize, now: Moment) {
-        let replica = self.links.0[node].node;
-        for copy in std::mem::take(&mut self.links.0[node].owed).into_values() {
-            self.counters.unanswered += 1;
-            if let Some(state) = self.reads.get(&copy.read) {
-                self.views[state.view].copy_gone(replica, copy.kind);
-                self.views[state.view].link_failed(replica, now);
-            }
-        }
-    }
-
-    /// The copies owed by a silent link are still owed; their views stop counting on them.
-    fn silence_owed(&mut self, node: usize, now: Moment) {
-        let link = &self.links.0[node];
-        for copy in link.owed.values() {
-            if let Some(state) = self.reads.get(&copy.read) {
-                self.views[state.view].link_failed(link.node, now);
-            }
-        }
-    }
-
-    fn tell_all(&mut self, event: Event, now: Moment, out: &mut Vec<ClientOut>) {
+    pub(crate) fn tell_all(&mut self, event: Event, now: Moment, out: &mut Vec<ClientOut>) {
         let keys: Vec<ReadKey> = self.reads.keys().copied().collect();
         for key in keys {
             self.event(key, event, now, out);

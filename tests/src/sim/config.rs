@@ -240,7 +240,7 @@ impl WorldConfig {
                 reads_per_second: load * places / service.as_secs_f64(),
                 dropped: *pick(&mut rng, &[0.0, 0.1]),
                 fresh: *pick(&mut rng, &[0.0, 0.5]),
-                deadline: Duration::from_secs(3),
+                deadline: Duration::from_millis(*pick(&mut rng, &[1_200, 3_000])),
                 until,
                 warm_up: Duration::ZERO,
             },
@@ -328,9 +328,11 @@ fn draw_faults(rng: &mut StdRng, nodes: usize, clients: usize, until: Duration) 
                 6 => Fault::WrongClock { node },
                 _ => Fault::SlowNetwork { factor: rng.random_range(2..10) },
             };
+            // A hang may outlast a deadline: nothing but the client's own rules must save the read.
+            let lasts_max = if matches!(fault, Fault::Hang { .. }) { 2_500 } else { 900 };
             PlannedFault {
                 at: until.mul_f64(rng.random_range(0.05..0.9)),
-                lasts: Duration::from_millis(rng.random_range(20..900)),
+                lasts: Duration::from_millis(rng.random_range(20..lasts_max)),
                 fault,
             }
         })

@@ -6,15 +6,20 @@
 //! the benchmark.
 
 pub mod client;
+mod client_link;
 pub mod config;
+mod faults;
 pub mod node;
+mod node_work;
+mod rest;
 pub mod table;
 pub mod watch;
 pub mod wire;
 pub mod world;
 
 pub use config::{Planted, WorldConfig};
-pub use world::{Outturn, World};
+pub use rest::{Outturn, ReadSample};
+pub use world::World;
 
 /// Plays the world of one seed to its end.
 pub fn play(seed: u64, planted: Option<Planted>) -> Outturn {

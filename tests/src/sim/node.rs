@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{CallerId, NodeId, Position, RequestId};
-use tiedkv_protocol::limits::TIE_DELAY_CAP;
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::peer::Cancel;
 use tiedkv_protocol::request::{Class, Disturbance};
@@ -21,9 +20,9 @@ use tiedkv_server::request::copy_state::{Phase, StateCell, Verdict, Waited};
 use tiedkv_server::request::counters::Counters;
 use tiedkv_server::request::lane::{Lane, Pushed, Waiting};
 use tiedkv_server::request::recent_ties::Filer;
-use tiedkv_server::request::set_aside::{Inserted, Need, SetAside};
+use tiedkv_server::request::set_aside::SetAside;
 use tiedkv_server::request::tie::{
-    Arrival, Arriving, CancelOutcome, HandOver, Servable, Start, TieSettings, TieTable, WithdrawOutcome,
+    Arrival, Arriving, CancelOutcome, HandOver, TieSettings, TieTable, WithdrawOutcome,
 };
 use tiedkv_server::storage::device::ModelledConfig;
 use tiedkv_server::storage::disturbance::{DevicePhase, Job, LaneDisturbance, LaneName};
@@ -31,47 +30,47 @@ use tiedkv_server::storage::key::LaneOfKey;
 
 /// An entry of a lane.
 #[derive(Clone, Debug)]
-enum Item {
+pub(crate) enum Item {
     Copy(CopyName),
     Job(Duration),
 }
 
 /// What a worker serves.
 #[derive(Clone, Debug)]
-struct Serving {
+pub(crate) struct Serving {
     /// `None` for a job.
-    copy: Option<CopyName>,
-    left: Duration,
-    chunk_left: Duration,
-    since: Moment,
-    phase: DevicePhase,
+    pub(crate) copy: Option<CopyName>,
+    pub(crate) left: Duration,
+    pub(crate) chunk_left: Duration,
+    pub(crate) since: Moment,
+    pub(crate) phase: DevicePhase,
     /// Asked to stop while its device stands still.
-    stops: bool,
+    pub(crate) stops: bool,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Worker {
-    serving: Option<Serving>,
-    epoch: u64,
+pub(crate) struct Worker {
+    pub(crate) serving: Option<Serving>,
+    pub(crate) epoch: u64,
 }
 
 #[derive(Clone, Debug)]
-struct SimLane {
-    queue: Lane<Item>,
-    workers: Vec<Worker>,
-    disturbance: LaneDisturbance,
+pub(crate) struct SimLane {
+    pub(crate) queue: Lane<Item>,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) disturbance: LaneDisturbance,
 }
 
 /// What a node knows of a copy beside the registry.
 #[derive(Clone, Debug)]
-struct CopyInfo {
-    message: CopyMessage,
-    connection: u64,
-    caller: CallerId,
-    lane: u16,
-    admitted: Moment,
-    started: Option<Moment>,
-    left: Duration,
+pub(crate) struct CopyInfo {
+    pub(crate) message: CopyMessage,
+    pub(crate) connection: u64,
+    pub(crate) caller: CallerId,
+    pub(crate) lane: u16,
+    pub(crate) admitted: Moment,
+    pub(crate) started: Option<Moment>,
+    pub(crate) left: Duration,
 }
 
 /// One node. A crash replaces it by a new one of the same identity.
@@ -86,22 +85,21 @@ pub struct Node {
     pub fails: bool,
     /// Judges every deadline as over.
     pub wrong_clock: bool,
-    table: TieTable<Phase>,
-    lanes: Vec<SimLane>,
-    aside: SetAside<Item>,
-    copies: BTreeMap<CopyName, CopyInfo>,
+    pub(crate) table: TieTable<Phase>,
+    pub(crate) lanes: Vec<SimLane>,
+    pub(crate) aside: SetAside<Item>,
+    pub(crate) copies: BTreeMap<CopyName, CopyInfo>,
     names: BTreeMap<(u64, RequestId), CopyName>,
     key_lane: LaneOfKey,
-    device: ModelledConfig,
-    chunk_max: Duration,
-    planted: Option<Planted>,
+    pub(crate) device: ModelledConfig,
+    pub(crate) chunk_max: Duration,
+    pub(crate) planted: Option<Planted>,
 }
 
 impl Node {
     /// A node that just started.
     pub fn new(id: NodeId, config: &WorldConfig, now: Moment) -> Self {
-        let device =
-            ModelledConfig { mean_service: config.service, seed: config.seed, disturbance_allowed: true };
+        let device = ModelledConfig { mean_service: config.service, seed: config.seed, disturbance_allowed: true };
         let lane = |_| SimLane {
             queue: Lane::new(config.queue_max),
             workers: vec![Worker::default(); config.workers],
@@ -145,7 +143,14 @@ impl Node {
     }
 
     /// A copy arrives.
-    pub fn copy(&mut self, caller: CallerId, connection: u64, copy: CopyMessage, now: Moment, out: &mut Vec<NodeOut>) {
+    pub fn copy(
+        &mut self,
+        caller: CallerId,
+        connection: u64,
+        copy: CopyMessage,
+        now: Moment,
+        out: &mut Vec<NodeOut>,
+    ) {
         self.counters.received.add_one();
         let which = match &copy.tie {
             Some(tie) => Which::Tied { tie: tie.id, number: tie.number },
@@ -314,7 +319,7 @@ impl Node {
         }
     }
 
-    fn back_to_lane(&mut self, waiting: Waiting<Item>, now: Moment, out: &mut Vec<NodeOut>) {
+    pub(crate) fn back_to_lane(&mut self, waiting: Waiting<Item>, now: Moment, out: &mut Vec<NodeOut>) {
         let Item::Copy(name) = waiting.item else { return };
         if !self.table.queue_again(&name) {
             return;
@@ -324,212 +329,14 @@ impl Node {
         self.dispatch(lane, now, out);
     }
 
-    fn dispatch(&mut self, lane: u16, now: Moment, out: &mut Vec<NodeOut>) {
-        loop {
-            let table = &self.table;
-            let state = &mut self.lanes[usize::from(lane)];
-            let Some(worker) = state.workers.iter().position(|worker| worker.serving.is_none()) else { return };
-            if let Some(at) = state.disturbance.pace.start_stalled_until(now) {
-                if state.queue.live() > 0 {
-                    out.push(NodeOut::Wake { at, wake: Wake::Lane { lane } });
-                }
-                return;
-            }
-            let Some(waiting) = state.queue.pop(|item| gone(table, item)) else { return };
-            match waiting.item {
-                Item::Job(service) => {
-                    let left = state.disturbance.pace.slowed(service);
-                    self.serve(lane, worker, None, left, now, out);
-                }
-                Item::Copy(name) => self.start(name, waiting, (lane, worker), now, out),
-            }
-        }
-    }
-
-    fn start(
-        &mut self,
-        name: CopyName,
-        waiting: Waiting<Item>,
-        (lane, worker): (u16, usize),
-        now: Moment,
-        out: &mut Vec<NodeOut>,
-    ) {
-        let Some(info) = self.copies.get(&name) else { return };
-        let (need, left) = (info.message.need, info.left);
-        let servable = if need <= self.applied { Servable::Now } else { Servable::NotYet };
-        match self.table.start(&name, servable, self.device.mean_service, now) {
-            Start::Run(hand_over) => {
-                self.counters.started.add_one();
-                self.saw(&name, Sight::Started, out);
-                if let Some(hand_over) = hand_over
-                    && self.planted != Some(Planted::StartWithoutCancel)
-                {
-                    self.counters.cancels_sent.add(hand_over.to.len() as u64);
-                    self.hand_over(hand_over, out);
-                }
-                let left = if self.fails { Duration::from_micros(50) } else { left };
-                if let Some(info) = self.copies.get_mut(&name) {
-                    info.started = Some(now);
-                    info.left = left;
-                }
-                self.serve(lane, worker, Some(name), left, now, out);
-            }
-            Start::RunsOn => self.serve(lane, worker, Some(name), left, now, out),
-            Start::Stopped(verdict) => self.end_silent(&name, verdict, now, out),
-            Start::Overdue | Start::Expired if self.planted == Some(Planted::ExpiresSilently) => {
-                self.saw(&name, Sight::Vanished, out);
-                self.counters.withdrawn.add_one();
-                self.forget(&name);
-            }
-            Start::Overdue | Start::Expired => {
-                self.end_answered(&name, Err((ErrorCode::Expired, Duration::ZERO)), now, out);
-            }
-            Start::SetAside { until } => self.set_aside(&name, waiting, until, now, out),
-            Start::Behind => self.end_answered(&name, Err((ErrorCode::Behind, Duration::ZERO)), now, out),
-            Start::Gone => self.lanes[usize::from(lane)].queue.dropped(),
-        }
-    }
-
-    fn set_aside(
-        &mut self,
-        name: &CopyName,
-        waiting: Waiting<Item>,
-        until: Moment,
-        now: Moment,
-        out: &mut Vec<NodeOut>,
-    ) {
-        let Some(info) = self.copies.get(name) else { return };
-        self.counters.set_aside.add_one();
-        if self.planted == Some(Planted::SetAsideCancels)
-            && let Some(tie) = &info.message.tie
-        {
-            let cancel = Cancel { caller: info.caller, tie: tie.id, number: tie.number };
-            let to = tie.cancelled_by_start().collect();
-            self.hand_over(HandOver { to, cancel }, out);
-        }
-        let need = Need::Position(self.copies.get(name).map_or(Position(0), |info| info.message.need));
-        let table = &self.table;
-        match self.aside.insert(waiting, need, until, |item| gone(table, item)) {
-            Inserted::Waits => out.push(NodeOut::Wake { at: until, wake: Wake::Aside }),
-            Inserted::Servable(waiting) => self.back_to_lane(waiting, now, out),
-            Inserted::Full(_) => {
-                if self.table.refuse(name, now) == Verdict::Answer {
-                    self.end_answered(name, Err((ErrorCode::Behind, Duration::ZERO)), now, out);
-                }
-            }
-        }
-    }
-
-    /// A worker takes up an operation or its next chunk.
-    fn serve(
-        &mut self,
-        lane: u16,
-        worker: usize,
-        copy: Option<CopyName>,
-        left: Duration,
-        now: Moment,
-        out: &mut Vec<NodeOut>,
-    ) {
-        let chunk_left = if copy.is_some() { self.chunk_max.min(left) } else { left };
-        let state = &mut self.lanes[usize::from(lane)];
-        let phase = state.disturbance.pace.phase(now, chunk_left);
-        if let DevicePhase::Stalled(until) = phase {
-            out.push(NodeOut::Saw(Sight::StalledStart { place: (lane, worker), until }));
-        }
-        let worker_state = &mut state.workers[worker];
-        worker_state.epoch += 1;
-        let epoch = worker_state.epoch;
-        worker_state.serving = Some(Serving { copy, left, chunk_left, since: now, phase, stops: false });
-        let (DevicePhase::Stalled(at) | DevicePhase::Serving(at)) = phase;
-        out.push(NodeOut::Wake { at, wake: Wake::Worker { lane, worker, epoch } });
-    }
-
-    fn phase_over(&mut self, lane: u16, worker: usize, epoch: u64, now: Moment, out: &mut Vec<NodeOut>) {
-        let state = &mut self.lanes[usize::from(lane)];
-        let Some(worker_state) = state.workers.get_mut(worker).filter(|worker| worker.epoch == epoch) else { return };
-        let Some(serving) = &mut worker_state.serving else { return };
-        if matches!(serving.phase, DevicePhase::Serving(_)) {
-            let served = now.since(serving.since);
-            serving.left = serving.left.saturating_sub(served);
-            serving.chunk_left = serving.chunk_left.saturating_sub(served);
-        }
-        let done = serving.left.is_zero();
-        if !serving.stops && !done && !serving.chunk_left.is_zero() {
-            // A stall began or ended in the middle.
-            serving.since = now;
-            serving.phase = state.disturbance.pace.phase(now, serving.chunk_left);
-            let (DevicePhase::Stalled(at) | DevicePhase::Serving(at)) = serving.phase;
-            worker_state.epoch += 1;
-            let epoch = worker_state.epoch;
-            return out.push(NodeOut::Wake { at, wake: Wake::Worker { lane, worker, epoch } });
-        }
-        let Some(serving) = worker_state.serving.take() else { return };
-        match serving.copy {
-            None => self.counters.jobs_done.add_one(),
-            Some(name) => self.copy_over(&name, &serving, done && !serving.stops, lane, now, out),
-        }
-        self.dispatch(lane, now, out);
-    }
-
-    /// A copy's work or chunk is done, or it stops.
-    fn copy_over(
-        &mut self,
-        name: &CopyName,
-        serving: &Serving,
-        done: bool,
-        lane: u16,
-        now: Moment,
-        out: &mut Vec<NodeOut>,
-    ) {
-        if done {
-            let verdict = self.table.finish(name, now);
-            if verdict != Verdict::Answer {
-                return self.end_silent(name, verdict, now, out);
-            }
-            // A replica that fails fast answers with codes of refusals too: only `started` tells them apart.
-            let code = if name_bits(name) % 2 == 0 { ErrorCode::Storage } else { ErrorCode::Busy };
-            let outcome = if self.fails { Err((code, Duration::ZERO)) } else { Ok(self.applied) };
-            return self.end_answered(name, outcome, now, out);
-        }
-        match self.table.stop(name, now) {
-            Verdict::GoOn => {
-                if let Some(info) = self.copies.get_mut(name) {
-                    info.left = serving.left;
-                }
-                self.lanes[usize::from(lane)].queue.push_again(Item::Copy(*name), Class::Interactive);
-            }
-            verdict => self.end_silent(name, verdict, now, out),
-        }
-    }
-
-    /// A running copy was asked to stop: at once if it is being served, at the end of a stall, or at its next pop.
-    fn interrupt(&mut self, name: &CopyName, now: Moment, out: &mut Vec<NodeOut>) {
-        let Some(lane) = self.copies.get(name).map(|info| info.lane) else { return };
-        let holds =
-            |worker: &Worker| worker.serving.as_ref().is_some_and(|serving| serving.copy.as_ref() == Some(name));
-        let state = &mut self.lanes[usize::from(lane)];
-        let Some(worker) = state.workers.iter_mut().find(|worker| holds(worker)) else { return };
-        let Some(serving) = &mut worker.serving else { return };
-        let stalled = matches!(serving.phase, DevicePhase::Stalled(_));
-        if stalled && self.planted != Some(Planted::StallEndedByYield) {
-            serving.stops = true;
-            return;
-        }
-        worker.epoch += 1;
-        worker.serving = None;
-        let verdict = self.table.stop(name, now);
-        self.end_silent(name, verdict, now, out);
-        self.dispatch(lane, now, out);
-    }
-
-    fn hand_over(&mut self, hand_over: HandOver, out: &mut Vec<NodeOut>) {
+    pub(crate) fn hand_over(&mut self, hand_over: HandOver, out: &mut Vec<NodeOut>) {
         for to in hand_over.to {
             out.push(NodeOut::Saw(Sight::CancelSent { to, cancel: hand_over.cancel }));
             out.push(NodeOut::Cancel { to, cancel: hand_over.cancel });
         }
     }
 
-    fn end_answered(
+    pub(crate) fn end_answered(
         &mut self,
         name: &CopyName,
         outcome: Result<Position, (ErrorCode, Duration)>,
@@ -581,7 +388,7 @@ impl Node {
         out.push(NodeOut::Send { connection: info.connection, message: ToClient::Reply(reply) });
     }
 
-    fn end_silent(&mut self, name: &CopyName, verdict: Verdict, now: Moment, out: &mut Vec<NodeOut>) {
+    pub(crate) fn end_silent(&mut self, name: &CopyName, verdict: Verdict, now: Moment, out: &mut Vec<NodeOut>) {
         let served = self.copies.get(name).and_then(|info| info.started).map(|started| now.since(started));
         match verdict {
             Verdict::Yielded => {
@@ -598,13 +405,13 @@ impl Node {
         self.forget(name);
     }
 
-    fn saw(&self, name: &CopyName, make: fn(CopySight) -> Sight, out: &mut Vec<NodeOut>) {
+    pub(crate) fn saw(&self, name: &CopyName, make: fn(CopySight) -> Sight, out: &mut Vec<NodeOut>) {
         if let Some(info) = self.copies.get(name) {
             out.push(NodeOut::Saw(make(sight(info))));
         }
     }
 
-    fn forget(&mut self, name: &CopyName) -> Option<CopyInfo> {
+    pub(crate) fn forget(&mut self, name: &CopyName) -> Option<CopyInfo> {
         let info = self.copies.remove(name)?;
         self.names.remove(&(info.connection, info.message.request));
         Some(info)
@@ -651,7 +458,10 @@ impl Node {
         note("copies known", self.copies.len());
         note("requests known", self.names.len());
         for lane in &self.lanes {
-            let copies = lane.queue.iter().filter(|(.., item)| matches!(item, Item::Copy(name) if self.table.copy(name).is_some()));
+            let copies = lane
+                .queue
+                .iter()
+                .filter(|(.., item)| matches!(item, Item::Copy(name) if self.table.copy(name).is_some()));
             note("copies in a lane", copies.count());
             note("busy workers", lane.workers.iter().filter(|worker| worker.serving.is_some()).count());
         }
@@ -662,7 +472,7 @@ impl Node {
 }
 
 /// Withdrawn, or ended otherwise: an entry to be dropped.
-fn gone(table: &TieTable<Phase>, item: &Item) -> bool {
+pub(crate) fn gone(table: &TieTable<Phase>, item: &Item) -> bool {
     match item {
         Item::Job(_) => false,
         Item::Copy(name) => table.copy(name).is_none_or(|copy| copy.is_withdrawn()),
@@ -679,7 +489,7 @@ fn sight(info: &CopyInfo) -> CopySight {
     }
 }
 
-fn name_bits(name: &CopyName) -> u64 {
+pub(crate) fn name_bits(name: &CopyName) -> u64 {
     match name.which {
         Which::Tied { tie, .. } => tie.0 as u64,
         Which::Untied { request, .. } => request.0,

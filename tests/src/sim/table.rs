@@ -4,7 +4,8 @@
 //! cost no CPU.
 
 use crate::sim::config::WorldConfig;
-use crate::sim::world::{Outturn, World};
+use crate::sim::rest::Outturn;
+use crate::sim::world::World;
 use std::time::Duration;
 use tiedkv_client::policy::ReadPolicy;
 use tiedkv_client::select::Choice;

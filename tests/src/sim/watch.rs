@@ -69,12 +69,19 @@ impl fmt::Display for Violation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
     Waiting,
-    Running { since: Moment },
+    Running {
+        since: Moment,
+    },
     /// Runs, but was asked to yield: what it runs from then on is the device's doing, not the protocol's.
-    Yielding { since: Moment, asked: Moment },
+    Yielding {
+        since: Moment,
+        asked: Moment,
+    },
     /// Nobody waits for it any more, or its node or link is gone: it may have gone on.
     Lost,
-    Answered { started: bool },
+    Answered {
+        started: bool,
+    },
     /// Ended by a peer.
     Ended,
 }
@@ -304,7 +311,10 @@ impl Watch {
         if let Some(node) = good.first() {
             let tried: Vec<String> =
                 read.race.copies().iter().map(|c| format!("{} {:?} {:?}", c.replica, c.kind, c.end)).collect();
-            let what = format!("{} {:?} although {node} was good; policy {}; tried {tried:?}", read.read, why, read.policy);
+            let what = format!(
+                "{} {:?} although {node} was good; policy {}; tried {tried:?}",
+                read.read, why, read.policy
+            );
             self.broken(Rule::NoLostRead, now, what);
         }
         if matches!(why, GiveUp::FixTheCall(_)) {

@@ -6,7 +6,8 @@
 use crate::sim::client::{Client, ClientOut, EndedRead, ReadKey};
 use crate::sim::config::{Fault, Planted, WorldConfig};
 use crate::sim::node::Node;
-use crate::sim::watch::{Rule, Violation, Watch};
+use crate::sim::rest::{Outturn, ReadSample};
+use crate::sim::watch::Watch;
 use crate::sim::wire::{NodeOut, Sight, ToClient, ToNode, Wake};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -18,11 +19,10 @@ use tiedkv_client::copies::{Outcome, Timer};
 use tiedkv_protocol::ids::{CallerId, NodeId, Position};
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::peer::Cancel;
-use tiedkv_protocol::request::Disturbance;
 
 /// Something that happens.
 #[derive(Clone, Debug)]
-enum Happening {
+pub(crate) enum Happening {
     ToNode { node: usize, connection: u64, message: ToNode },
     ToClient { client: usize, node: usize, connection: u64, message: ToClient },
     Cancel { node: usize, from: NodeId, cancel: Cancel },
@@ -42,7 +42,7 @@ enum Happening {
     Heal,
 }
 
-struct Due {
+pub(crate) struct Due {
     at: Moment,
     serial: u64,
     what: Happening,
@@ -65,82 +65,50 @@ impl Ord for Due {
     }
 }
 
-struct Host {
-    node: Node,
+pub(crate) struct Host {
+    pub(crate) node: Node,
     /// Counts restarts, so that wake-ups of a former life are ignored.
-    life: u32,
-    down: bool,
-    hung_until: Option<Moment>,
-    lags: bool,
+    pub(crate) life: u32,
+    pub(crate) down: bool,
+    pub(crate) hung_until: Option<Moment>,
+    /// What came while it hung, in order.
+    pub(crate) frozen: Vec<Happening>,
+    pub(crate) lags: bool,
 }
 
 #[derive(Clone, Copy)]
-struct Wire {
-    client: usize,
-    node: usize,
-    to_node: Moment,
-    to_client: Moment,
-    broken: bool,
-}
-
-/// One read as the statistics want it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ReadSample {
-    /// When it began.
-    pub began: Moment,
-    /// How long it took; `None` for an error or a dropped read.
-    pub latency: Option<Duration>,
-    /// The caller left.
-    pub dropped: bool,
-}
-
-/// What came out of a world.
-#[derive(Clone, Debug, Default)]
-pub struct Outturn {
-    /// Hash of all that happened, in order.
-    pub trace: u64,
-    /// How much happened.
-    pub happenings: u64,
-    /// What did not hold.
-    pub violations: Vec<Violation>,
-    /// All reads, in the order of their end.
-    pub reads: Vec<ReadSample>,
-    /// Copies sent by clients.
-    pub copies_sent: u64,
-    /// Copies started on nodes.
-    pub copies_started: u64,
-    /// Started copies whose tie had a start elsewhere or whose read had a good answer elsewhere.
-    pub duplicates: u64,
-    /// Cancels handed over.
-    pub cancels: u64,
-    /// Service time of copies whose answer was not used, and of all.
-    pub wasted: (Duration, Duration),
+pub(crate) struct Wire {
+    pub(crate) client: usize,
+    pub(crate) node: usize,
+    pub(crate) to_node: Moment,
+    pub(crate) to_client: Moment,
+    pub(crate) broken: bool,
 }
 
 /// A world that runs.
 pub struct World {
-    config: WorldConfig,
-    now: Moment,
-    serial: u64,
-    queue: BinaryHeap<Reverse<Due>>,
-    rng: StdRng,
-    hash: std::hash::DefaultHasher,
-    hosts: Vec<Host>,
-    clients: Vec<Client>,
-    wires: BTreeMap<u64, Wire>,
-    next_connection: u64,
-    slow: u32,
-    watch: Watch,
-    position: Position,
-    healed: bool,
-    outturn: Outturn,
-    node_out: Vec<NodeOut>,
-    client_out: Vec<ClientOut>,
-    crashed: tiedkv_server::request::counters::CountersSnapshot,
+    pub(crate) config: WorldConfig,
+    pub(crate) now: Moment,
+    pub(crate) serial: u64,
+    pub(crate) queue: BinaryHeap<Reverse<Due>>,
+    pub(crate) rng: StdRng,
+    pub(crate) hash: std::hash::DefaultHasher,
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) wires: BTreeMap<u64, Wire>,
+    pub(crate) next_connection: u64,
+    pub(crate) slow: u32,
+    pub(crate) watch: Watch,
+    pub(crate) position: Position,
+    pub(crate) healed: bool,
+    pub(crate) outturn: Outturn,
+    pub(crate) node_out: Vec<NodeOut>,
+    pub(crate) client_out: Vec<ClientOut>,
+    pub(crate) crashed: tiedkv_server::request::counters::CountersSnapshot,
 }
 
 /// After the last read began, the world has this long to come to rest.
-const REST: Duration = Duration::from_secs(5);
+pub(crate) const REST: Duration = Duration::from_secs(5);
 
 impl World {
     /// Builds a world.
@@ -152,6 +120,7 @@ impl World {
             life: 0,
             down: false,
             hung_until: None,
+            frozen: Vec::new(),
             lags: false,
         };
         let client = |number| Client::new(CallerId(0xca11 + number as u128), &ids, &config, now);
@@ -210,7 +179,7 @@ impl World {
             self.at(Moment(10_000_000), Happening::Stranger);
         }
         self.at(Moment(1_000), Happening::NewRead);
-        self.at(Moment::ZERO + self.config.load.until + Duration::from_millis(800), Happening::Heal);
+        self.at(Moment::ZERO + self.config.load.until + Duration::from_millis(1_600), Happening::Heal);
     }
 
     /// Runs to the end.
@@ -236,12 +205,12 @@ impl World {
         self.outturn
     }
 
-    fn at(&mut self, at: Moment, what: Happening) {
+    pub(crate) fn at(&mut self, at: Moment, what: Happening) {
         self.serial += 1;
         self.queue.push(Reverse(Due { at, serial: self.serial, what }));
     }
 
-    fn note(&mut self, words: [u64; 4]) {
+    pub(crate) fn note(&mut self, words: [u64; 4]) {
         self.hash.write_u64(self.now.0);
         words.into_iter().for_each(|word| self.hash.write_u64(word));
     }
@@ -268,8 +237,8 @@ impl World {
                 if self.hosts[node].life != life || self.hosts[node].down {
                     return;
                 }
-                if let Some(until) = self.hosts[node].hung_until {
-                    return self.at(until, Happening::NodeWake { node, life, wake });
+                if self.hosts[node].hung_until.is_some() {
+                    return self.hosts[node].frozen.push(Happening::NodeWake { node, life, wake });
                 }
                 self.note([2, node as u64, 0, 0]);
                 self.with_node(node, |node, now, out| node.wake(wake, now, out));
@@ -298,8 +267,8 @@ impl World {
                 if host.down || host.lags {
                     return;
                 }
-                if let Some(until) = host.hung_until {
-                    return self.at(until, Happening::Apply { node, position });
+                if self.hosts[node].hung_until.is_some() {
+                    return self.hosts[node].frozen.push(Happening::Apply { node, position });
                 }
                 self.with_node(node, |node, now, out| node.applied(position, now, out));
             }
@@ -308,7 +277,7 @@ impl World {
         }
     }
 
-    fn with_node(&mut self, node: usize, act: impl FnOnce(&mut Node, Moment, &mut Vec<NodeOut>)) {
+    pub(crate) fn with_node(&mut self, node: usize, act: impl FnOnce(&mut Node, Moment, &mut Vec<NodeOut>)) {
         let mut out = std::mem::take(&mut self.node_out);
         act(&mut self.hosts[node].node, self.now, &mut out);
         self.node_out = out;
@@ -327,8 +296,8 @@ impl World {
         if self.hosts[node].down {
             return;
         }
-        if let Some(until) = self.hosts[node].hung_until {
-            return self.at(until, Happening::ToNode { node, connection, message });
+        if self.hosts[node].hung_until.is_some() {
+            return self.hosts[node].frozen.push(Happening::ToNode { node, connection, message });
         }
         self.note([3, node as u64, connection, self.serial]);
         match message {
@@ -353,8 +322,8 @@ impl World {
         if self.hosts[node].down {
             return;
         }
-        if let Some(until) = self.hosts[node].hung_until {
-            return self.at(until, Happening::Cancel { node, from, cancel });
+        if self.hosts[node].hung_until.is_some() {
+            return self.hosts[node].frozen.push(Happening::Cancel { node, from, cancel });
         }
         self.note([4, node as u64, from.0, cancel.tie.0 as u64 ^ u64::from(cancel.number.0)]);
         self.watch.cancel_arrived(self.hosts[node].node.id, from, &cancel, self.now);
@@ -410,7 +379,7 @@ impl World {
         });
     }
 
-    fn delay(&mut self) -> Duration {
+    pub(crate) fn delay(&mut self) -> Duration {
         let network = &self.config.network;
         let exponential = network.jitter.mul_f64(-(1.0 - self.rng.random::<f64>()).ln());
         (network.base + exponential.min(network.jitter * JITTERS_MAX)) * self.slow
@@ -422,7 +391,8 @@ impl World {
         {
             self.watch.tie_sent(tie, self.now);
         }
-        let apart = matches!(message, ToNode::Withdraw(_)) && self.config.planted == Some(Planted::WithdrawOvertakes);
+        let apart =
+            matches!(message, ToNode::Withdraw(_)) && self.config.planted == Some(Planted::WithdrawOvertakes);
         let delay = if apart { Duration::from_micros(1) } else { self.delay() };
         let Some(wire) = self.wires.get_mut(&connection).filter(|wire| !wire.broken) else { return };
         let mut at = self.now + delay;
@@ -472,7 +442,7 @@ impl World {
     }
 
     /// Breaks a connection; both ends notice, each in its own time.
-    fn break_wire(&mut self, connection: u64) {
+    pub(crate) fn break_wire(&mut self, connection: u64) {
         let Some(wire) = self.wires.get_mut(&connection).filter(|wire| !wire.broken) else { return };
         wire.broken = true;
         let (client, node) = (wire.client, wire.node);
@@ -485,8 +455,8 @@ impl World {
         if self.hosts[node].down {
             return;
         }
-        if let Some(until) = self.hosts[node].hung_until {
-            return self.at(until, Happening::NodeLostLink { node, connection });
+        if self.hosts[node].hung_until.is_some() {
+            return self.hosts[node].frozen.push(Happening::NodeLostLink { node, connection });
         }
         self.with_node(node, |node, now, out| node.connection_lost(connection, now, out));
     }
@@ -511,178 +481,6 @@ impl World {
         }
         self.at(self.now + gap, Happening::NewRead);
     }
-
-    fn write(&mut self) {
-        self.position = Position(self.position.0 + 1);
-        for node in 0..self.hosts.len() {
-            let at = self.now + self.delay();
-            self.at(at, Happening::Apply { node, position: self.position });
-        }
-        if self.now < Moment::ZERO + self.config.load.until + REST {
-            self.at(self.now + Duration::from_millis(5), Happening::Write);
-        }
-    }
-
-    fn stranger(&mut self) {
-        let at = self.rng.random_range(0..64);
-        if let Some(tie) = self.watch.any_tie(at) {
-            let client = self.rng.random_range(0..self.clients.len());
-            let cancel = Watch::forged(tie, self.clients[client].caller, self.rng.random_range(0..3));
-            let node = self.rng.random_range(0..self.hosts.len());
-            if !self.hosts[node].down && self.hosts[node].hung_until.is_none() {
-                self.with_node(node, |node, now, out| node.cancel(NodeId(99), cancel, now, out));
-            }
-        }
-        if !self.healed {
-            let gap = Duration::from_secs_f64(self.rng.random_range(0.2..2.0) / self.config.strangers_per_second);
-            self.at(self.now + gap, Happening::Stranger);
-        }
-    }
-
-    fn fault_begins(&mut self, index: usize) {
-        let planned = self.config.faults[index];
-        if let Some(node) = planned.fault.node() {
-            let id = self.hosts[node].node.id;
-            self.watch.bad_time(id, self.now, self.now + planned.lasts + AFTERMATH);
-        }
-        self.note([6, index as u64, 0, 0]);
-        match planned.fault {
-            Fault::Crash { node } => self.crash(node),
-            Fault::Hang { node } => {
-                let until = self.now + planned.lasts;
-                let host = &mut self.hosts[node];
-                host.hung_until = Some(host.hung_until.map_or(until, |earlier| earlier.max(until)));
-            }
-            Fault::BreakLink { client, node } => {
-                let mine = |wire: &Wire| wire.client == client && wire.node == node && !wire.broken;
-                let connection = self.wires.iter().find(|(_, wire)| mine(wire)).map(|(connection, _)| *connection);
-                if let Some(connection) = connection {
-                    self.break_wire(connection);
-                }
-            }
-            Fault::Lag { node } => self.hosts[node].lags = true,
-            Fault::FailReads { node } => self.hosts[node].node.fails = true,
-            Fault::WrongClock { node } => self.hosts[node].node.wrong_clock = true,
-            Fault::SlowNetwork { factor } => self.slow = factor,
-        }
-    }
-
-    fn crash(&mut self, node: usize) {
-        let host = &mut self.hosts[node];
-        host.down = true;
-        host.life += 1;
-        let id = host.node.id;
-        let counted = host.node.counters.snapshot();
-        self.crashed.received += counted.received - counted.in_flight();
-        self.crashed.started += counted.started;
-        self.crashed.withdrawn += counted.silent();
-        self.crashed.answered_good += counted.answered();
-        self.watch.crashed(id);
-        let connections: Vec<u64> =
-            self.wires.iter().filter(|(_, wire)| wire.node == node).map(|(connection, _)| *connection).collect();
-        connections.into_iter().for_each(|connection| self.break_wire(connection));
-    }
-
-    fn fault_ends(&mut self, index: usize) {
-        match self.config.faults[index].fault {
-            Fault::Crash { node } => self.restart(node),
-            Fault::Hang { node } => {
-                if self.hosts[node].hung_until.is_some_and(|until| until <= self.now) {
-                    self.hosts[node].hung_until = None;
-                }
-            }
-            Fault::BreakLink { .. } => {}
-            Fault::Lag { node } => {
-                self.hosts[node].lags = false;
-                self.at(self.now, Happening::Apply { node, position: self.position });
-            }
-            Fault::FailReads { node } => self.hosts[node].node.fails = false,
-            Fault::WrongClock { node } => self.hosts[node].node.wrong_clock = false,
-            Fault::SlowNetwork { .. } => self.slow = 1,
-        }
-    }
-
-    fn restart(&mut self, node: usize) {
-        if !self.hosts[node].down {
-            return;
-        }
-        let id = self.hosts[node].node.id;
-        self.hosts[node].node = Node::new(id, &self.config, self.now);
-        self.hosts[node].down = false;
-        let position = self.position;
-        self.with_node(node, |node, now, out| {
-            node.begin(out);
-            node.applied(position, now, out);
-        });
-    }
-
-    fn heal(&mut self) {
-        self.healed = true;
-        for index in 0..self.config.faults.len() {
-            let planned = self.config.faults[index];
-            if Moment::ZERO + planned.at + planned.lasts > self.now {
-                self.fault_ends(index);
-            }
-        }
-        for node in 0..self.hosts.len() {
-            self.hosts[node].hung_until = None;
-            let now = self.now;
-            self.hosts[node].node.disturb(&Disturbance::default(), now);
-        }
-    }
-
-    /// The world came to rest: what is left, and do the counters balance?
-    fn look_at_rest(&mut self) {
-        let mut left: Vec<String> = Vec::new();
-        let mut received = self.crashed.received;
-        let mut ended = self.crashed.received;
-        for host in &self.hosts {
-            left.extend(host.node.leftovers());
-            let counted = host.node.counters.snapshot();
-            received += counted.received;
-            ended += counted.answered() + counted.silent();
-        }
-        let mut budget = Vec::new();
-        let mut balance = Vec::new();
-        for client in &self.clients {
-            left.extend(client.leftovers());
-            let c = client.counters;
-            let ended = c.won + c.late + c.refused + c.expired + c.failed + c.unanswered;
-            if c.sent != ended {
-                balance.push(format!("client {}: {c:?}", client.caller));
-            }
-            let settings = self.config.engine.budget;
-            let views = self.config.views as f64;
-            let bound = settings.ratio * c.good_reads as f64
-                + views * (settings.burst + settings.floor_per_second * self.now.since(Moment::ZERO).as_secs_f64());
-            if c.extra as f64 > bound + 1e-6 {
-                budget.push(format!("client {}: {} extra, bound {bound}", client.caller, c.extra));
-            }
-        }
-        if received != ended {
-            balance.push(format!("nodes received {received}, ended {ended}"));
-        }
-        let found =
-            [(Rule::NothingLeft, left), (Rule::CountersBalance, balance), (Rule::WithinBudget, budget)];
-        for (rule, what) in found {
-            if !what.is_empty() {
-                self.watch.broken(rule, self.now, what.join("; "));
-            }
-        }
-    }
-
-    fn count(&mut self) {
-        let outturn = &mut self.outturn;
-        for host in &self.hosts {
-            let counted = host.node.counters.snapshot();
-            outturn.copies_started += counted.started;
-            outturn.duplicates += counted.yielded + counted.withdrawn_running;
-            outturn.cancels += counted.cancels_sent + counted.cancels_sent_back;
-            outturn.wasted.0 += Duration::from_micros(counted.wasted_us);
-            outturn.wasted.1 += Duration::from_micros(counted.wasted_us + counted.service_time_us);
-        }
-        outturn.copies_sent = self.clients.iter().map(|client| client.counters.sent).sum();
-    }
 }
 
 /// The exponential part of a delay is cut at so many of its means.
@@ -691,5 +489,3 @@ const JITTERS_MAX: u32 = 8;
 const ORDER: Duration = Duration::from_nanos(1);
 /// Between attempts to connect.
 const RECONNECT: Duration = Duration::from_millis(20);
-/// So long after a fault its node is not yet counted on.
-const AFTERMATH: Duration = Duration::from_millis(150);
