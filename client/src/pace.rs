@@ -50,6 +50,7 @@ pub struct Pace {
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
+    p10: Duration,
     p50: Duration,
     paced: Duration,
     p99: Duration,
@@ -75,8 +76,8 @@ impl Pace {
             return;
         }
         let at = |q| self.clean.quantile(q);
-        let fresh = match (at(0.5), at(self.settings.quantile), at(0.99)) {
-            (Some(p50), Some(paced), Some(p99)) => Some(Known { p50, paced, p99 }),
+        let fresh = match (at(0.1), at(0.5), at(self.settings.quantile), at(0.99)) {
+            (Some(p10), Some(p50), Some(paced), Some(p99)) => Some(Known { p10, p50, paced, p99 }),
             _ => None,
         };
         if fresh.is_some() {
@@ -97,11 +98,12 @@ impl Pace {
     }
 
     /// How long the link may be silent while it owes an answer: max(200 ms, 8 x p99 of the round trip), but no more
-    /// than 32 x its median: answers that come after a stop of the whole node look like long ways and must not make
-    /// the next stop go unnoticed.
+    /// than 40 x its p10 and than 5 x the minimum: answers that come after a stop of the whole node look like long
+    /// ways and must not make the next stop go unnoticed.
     pub fn silence_limit(&self) -> Duration {
-        let by_ways = self.cached.map_or(Duration::ZERO, |known| (known.p99 * 8).min(known.p50 * 32));
-        by_ways.max(self.settings.silence_min)
+        let silence_min = self.settings.silence_min;
+        let by_ways = self.cached.map_or(Duration::ZERO, |known| (known.p99 * 8).min(known.p10 * 40));
+        by_ways.clamp(silence_min, silence_min * 5)
     }
 
     /// How often to ping while an answer is owed.
@@ -157,9 +159,12 @@ mod tests {
     #[test]
     fn answers_after_a_stop_do_not_hide_the_next_one() {
         let mut pace = Pace::new(PaceSettings::default());
-        (0..100).for_each(|i| pace.record_round_trip(Duration::from_micros(300), ms(i)));
-        (0..40).for_each(|_| pace.record_round_trip(Duration::from_millis(800), ms(1_000)));
+        (0..30).for_each(|i| pace.record_round_trip(Duration::from_micros(300), ms(i)));
+        (0..70).for_each(|_| pace.record_round_trip(Duration::from_millis(800), ms(1_000)));
         assert_eq!(pace.silence_limit(), Duration::from_millis(200));
+        let mut fooled = Pace::new(PaceSettings::default());
+        (0..70).for_each(|_| fooled.record_round_trip(Duration::from_millis(800), ms(1_000)));
+        assert_eq!(fooled.silence_limit(), Duration::from_secs(1));
     }
 
     #[test]

@@ -256,14 +256,14 @@ impl Race {
         self.another_round(now, host, actions);
     }
 
-    /// Begins a fresh tie if one may begin; true also when an extra copy can be counted on instead.
+    /// Begins a fresh tie if one may begin.
     fn fail_over(&mut self, now: Moment, host: &mut impl Host, actions: &mut Actions) -> bool {
         let mut candidates = self.candidates();
-        // Replicas that hold an untied live copy of this read come last: that copy can be counted on (R9).
+        // Replicas that hold an untied live copy of this read come last. They are not left out: an extra copy ranks
+        // below first ones on its node and may wait there for long.
         candidates.sort_by_key(|replica| self.holds_live_extra(*replica));
-        let Some(first) = candidates.first() else { return false };
-        if self.holds_live_extra(*first) {
-            return true;
+        if candidates.is_empty() {
+            return false;
         }
         if self.free_ties > 0 {
             self.free_ties -= 1;

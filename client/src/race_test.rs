@@ -337,12 +337,14 @@ fn an_empty_bucket_suppresses_the_new_copy_only_and_is_asked_again() {
 }
 
 #[test]
-fn a_live_rescue_is_counted_on_when_the_tie_is_suspect() {
-    let mut drive = Drive::new(&[A, B], 1, "rescue", 1);
+fn a_fail_over_goes_to_a_holder_of_a_rescue_last_but_goes() {
+    let mut drive = Drive::new(&[A, B, C], 1, "rescue", 1);
     drive.event(Event::Begin);
     assert_eq!(drive.fire(Timer::Rescue), [copy(1, B, CopyKind::Rescue)]);
-    assert_eq!(drive.fail(0), [], "B holds an untied copy: no second one");
-    assert_eq!(drive.race.outcome(), None);
+    assert_eq!(drive.fail(0), [copy(2, C, CopyKind::Retry)]);
+    assert_eq!(drive.fail(2), [copy(3, B, CopyKind::Retry)], "a rescue ranks below first copies and may wait");
+    drive.refuse(3);
+    assert_eq!(drive.race.outcome(), None, "the rescue lives and can be counted on");
     drive.fail(1);
     assert_eq!(drive.race.outcome(), Some(Outcome::GaveUp(GiveUp::NothingLeft)));
 }
