@@ -17,4 +17,6 @@ mod faults;
 mod ghost;
 mod lag;
 mod load;
+mod pages;
+mod tool;
 mod wire;
