@@ -18,5 +18,6 @@ mod ghost;
 mod lag;
 mod load;
 mod pages;
+mod replicated;
 mod tool;
 mod wire;
