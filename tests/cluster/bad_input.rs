@@ -206,3 +206,34 @@ async fn a_client_that_never_reads_is_closed_or_served_but_blocks_nobody() {
     deaf.close();
     bed.until_at_rest(&[NodeId(1)]).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_handshakes_leaves_established_clients_their_deadlines() {
+    const FLOOD: usize = 5_000;
+    let bed = one_node().await;
+    let endpoint = endpoint(&bed.cluster.certs(), "client", ALPN_CLIENT);
+    let address = bed.cluster.nodes()[0].ports().client();
+    let flood = tokio::spawn(async move {
+        let mut begun = Vec::new();
+        for number in 0..FLOOD {
+            begun.extend(endpoint.connect(address, NODE_DNS_NAME));
+            if number % 50 == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        begun.len()
+    });
+    let mut reads = 0;
+    while !flood.is_finished() || reads < 50 {
+        let options = ReadOptions {
+            level: Some(Level::Stale { bound: None }),
+            deadline: Some(Duration::from_secs(1)),
+            ..ReadOptions::default()
+        };
+        let read = bed.client.get_with("key", options).await;
+        assert!(read.is_ok(), "read {reads} during the flood: {}", read.unwrap_err());
+        reads += 1;
+    }
+    assert_eq!(flood.await.unwrap(), FLOOD);
+    still_works(&bed).await;
+}

@@ -82,7 +82,7 @@ async fn a_second_signal_ends_a_node_at_once() {
     let mut bed = Bed::new(1).await;
     bed.put_everywhere("key", "value").await;
     let node = NodeId(1);
-    bed.slow_down(node, 2000.0).await;
+    bed.slow_down(node, 1000.0).await;
     let client = bed.client.clone();
     let options = ReadOptions {
         level: Some(Level::Stale { bound: None }),
@@ -95,6 +95,6 @@ async fn a_second_signal_ends_a_node_at_once() {
     bed.cluster.signal(node, Signal::TERM).unwrap();
     crate::bed::until("it drains", async || page(admin, "/readyz").await.status, |status| *status == 503).await;
     bed.cluster.signal(node, Signal::TERM).unwrap();
-    bed.cluster.wait_stopped(node, Duration::from_secs(2)).await.unwrap();
+    bed.cluster.wait_stopped(node, Duration::from_secs(1)).await.unwrap();
     read.abort();
 }

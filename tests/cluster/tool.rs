@@ -142,6 +142,7 @@ async fn a_node_that_cannot_start_says_why_and_ends() {
         (vec!["--lanes", "0"], "1 to 256"),
         (vec!["--storage", "fjall"], "data_dir"),
         (vec!["--certs-dir", certs, "--node-id", "2"], "node-2"),
+        (vec!["--certs-dir", certs, "--storage", "fjall", "--data-dir", "/proc/nothing/here"], "/proc/nothing"),
     ] {
         let mut all = vec!["start", "--peer-address", "127.0.0.1:0", "--cancel-address", "127.0.0.1:0"];
         all.extend(&arguments);
