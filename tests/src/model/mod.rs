@@ -11,7 +11,7 @@
 //! | `world` | the state: client, links, servers, messages on their way, what became of each copy |
 //! | `client`, `server` | carry events into the shipped rooms and their outcomes out of them |
 //! | `step` | which steps are possible, which of them are fair |
-//! | `properties` | P1-P7, PW, PX |
+//! | `properties` | P1-P7, PS, PW, PX |
 //! | `search` | breadth-first search with fingerprints; shortest trace of a violation |
 //! | `rows` | the named searches: what holds, and which planted bug is found |
 

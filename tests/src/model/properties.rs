@@ -1,4 +1,4 @@
-//! What must hold: P1-P7, PW, PX.
+//! What must hold: P1-P7, PS, PW, PX.
 
 use super::config::Config;
 use super::world::{Fate, Health, Item, Sent, Serves, Work, World};
@@ -24,6 +24,8 @@ pub enum Property {
     P5,
     /// Each cancel on the wire belongs to a copy that started, and is sent back only to a higher number.
     P7,
+    /// No copy starts on a replica that cannot serve it.
+    PS,
     /// Once the withdraws of a finished read have arrived, nothing of it waits.
     PW,
     /// No copy meets another of its tie on one server.

@@ -93,21 +93,15 @@ fn two_servers(rows: &mut Vec<Row>) {
     );
     holds(
         rows,
-        "2: jobs, 2 losses, failure, crash, restart, connection loss, Busy, lag, drop, stranger",
+        "2: jobs, 2 losses, failure, crash, restart",
         true,
-        Config {
-            jobs: true,
-            loss: 2,
-            fail: 1,
-            crash: 1,
-            restart: 1,
-            connection_loss: 1,
-            busy: 1,
-            lag: Lag::Any,
-            drop: 1,
-            stranger: 1,
-            ..two()
-        },
+        Config { jobs: true, loss: 2, fail: 1, crash: 1, restart: 1, ..two() },
+    );
+    holds(
+        rows,
+        "2: connection loss, Busy, lag, stranger",
+        true,
+        Config { connection_loss: 1, busy: 1, lag: Lag::Any, stranger: 1, ..two() },
     );
     holds(
         rows,
@@ -149,6 +143,24 @@ fn two_servers(rows: &mut Vec<Row>) {
         "2: second round after 2 connection losses, failure, Busy",
         true,
         Config { connection_loss: 2, fail: 1, busy: 1, tokens: 5, forgiving: true, ..two() },
+    );
+    holds(
+        rows,
+        "2: all faults at once",
+        true,
+        Config {
+            jobs: true,
+            loss: 2,
+            fail: 1,
+            crash: 1,
+            restart: 1,
+            connection_loss: 1,
+            busy: 1,
+            lag: Lag::Any,
+            drop: 1,
+            stranger: 1,
+            ..two()
+        },
     );
 }
 

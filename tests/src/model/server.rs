@@ -133,6 +133,9 @@ pub(super) fn start(config: &Config, world: &mut World, s: usize, waiting: Waiti
                 world.break_rule(Property::P5);
             }
             world.set_fate(copy, Fate::Running);
+            if servable == Servable::NotYet {
+                world.break_rule(Property::PS);
+            }
             if let Some(over) = over.filter(|_| !config.has(Planted::StartWithoutCancel)) {
                 hand_over(world, s, copy, &over);
             }
