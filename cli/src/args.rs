@@ -88,6 +88,9 @@ pub struct Demo {
     /// Seconds of each scene, of which the first sixth is not counted
     #[arg(long, value_name = "SECONDS", default_value_t = 12, value_parser = clap::value_parser!(u32).range(2..=600))]
     pub seconds: u32,
+    /// Settings of the client, as in a connection string: tie_floor=200us&tie_cap=200us
+    #[arg(long, value_name = "SETTINGS", default_value = "")]
+    pub client: String,
     /// Where the servers keep their data
     #[arg(long, value_enum, default_value_t = Storage::Memory, hide = true)]
     pub storage: Storage,

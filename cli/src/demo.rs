@@ -16,7 +16,7 @@ use tiedkv_benches::load::preload::{Writes, preload};
 use tiedkv_benches::load::workload::Workload;
 use tiedkv_benches::report::{Row, conditions, sentence, table, to_json};
 use tiedkv_benches::scenes::{Profile, Stage};
-use tiedkv_client::{Client, Level};
+use tiedkv_client::{Client, Config, Level};
 
 /// Longest wait for the client to reach all three nodes.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
@@ -75,7 +75,9 @@ async fn play(args: &Demo, cluster: &mut LocalCluster) -> Result<()> {
     if args.scenes.0.is_empty() {
         return Ok(());
     }
-    let client = Client::connect_url(&cluster.url()).await?;
+    let settings = if args.client.is_empty() { String::new() } else { format!("&{}", args.client) };
+    let config = Config::from_url(&(cluster.url() + &settings)).map_err(usage)?;
+    let client = Client::connect(config).await?;
     client.all_connected(CONNECT_DEADLINE).await?;
     let replicated = args.storage == Storage::Disk;
     let profile = Profile {

@@ -70,8 +70,15 @@ fn transport() -> quinn::TransportConfig {
     transport.receive_window(quinn::VarInt::from_u32(4 * FRAME_BYTES_MAX as u32));
     transport.datagram_receive_buffer_size(None);
     transport.send_fairness(false);
+    let mut acknowledgements = quinn::AckFrequencyConfig::default();
+    acknowledgements.ack_eliciting_threshold(quinn::VarInt::from_u32(UNACKNOWLEDGED_MAX));
+    transport.ack_frequency_config(Some(acknowledgements));
     transport
 }
+
+/// Packets that a node may receive before it acknowledges without having an answer to send; QUIC's default, every
+/// other one, costs a packet and a wake-up for each read.
+const UNACKNOWLEDGED_MAX: u32 = 16;
 
 /// Large values that one connection receives at a time.
 pub(crate) const LARGE_VALUES_MAX: u32 = 64;

@@ -16,6 +16,7 @@ use rand::rngs::StdRng;
 use std::time::Duration;
 use tiedkv_client::{Level, Read, ReadOptions, ReadPolicy, View};
 use tiedkv_protocol::ids::ReadId;
+use tiedkv_protocol::request::CopyKind;
 use tokio::task::JoinSet;
 
 /// Most reads in flight; a system that is so far behind is not measured any more.
@@ -70,6 +71,8 @@ pub struct Outcome {
     pub tie_delay: Histogram<u64>,
     /// Tie delays as they came out.
     pub tie_delay_realised: Histogram<u64>,
+    /// Reads whose answer was that of a later copy.
+    pub won_by_later_copy: u64,
     /// Who answered each counted read.
     pub winners: Winners,
 }
@@ -149,11 +152,12 @@ impl Outcome {
             overhead: histogram()?,
             tie_delay: histogram()?,
             tie_delay_realised: histogram()?,
+            won_by_later_copy: 0,
             winners: Winners::new(),
         })
     }
 
-    /// Where the time went, one line per part: p50, p90, p99 in microseconds.
+    /// Where the time went, one line per part: p50, p90, p99 in microseconds; how many reads a later copy won.
     pub fn details(&self) -> String {
         let parts = [
             ("client wait", &self.client_wait),
@@ -167,7 +171,9 @@ impl Outcome {
             let at = |quantile| spans.value_at_quantile(quantile);
             format!("  {name:21} {:7} {:7} {:7}  ({} reads)\n", at(0.5), at(0.9), at(0.99), spans.len())
         };
-        parts.into_iter().filter(|(_, spans)| !spans.is_empty()).map(line).collect()
+        let lines: String = parts.into_iter().filter(|(_, spans)| !spans.is_empty()).map(line).collect();
+        let share = self.won_by_later_copy as f64 * 100.0 / self.reads.max(1) as f64;
+        format!("{lines}  a later copy won {share:.1} % of reads\n")
     }
 
     fn add(&mut self, done: Done, plan: &OpenLoop) {
@@ -200,6 +206,7 @@ impl Outcome {
         if let Some(delay) = report.tie_delay_realised {
             record(&mut self.tie_delay_realised, delay);
         }
+        self.won_by_later_copy += u64::from(report.kind != CopyKind::First);
         let winner: (ReadId, _) = (report.read, report.node);
         self.winners.insert(winner.0, winner.1);
     }
