@@ -59,11 +59,11 @@ impl Default for Timing {
 /// When state is made durable so that the log may be cut, and how much log stays for slow followers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotSettings {
-    /// After this many entries (jittered by a fifth per node); default 20,000.
+    /// After this many entries (jittered by a fifth per node); default 10,000.
     pub entries: u64,
     /// After this many bytes of log (jittered likewise); default 64 MiB.
     pub bytes: u64,
-    /// Entries that stay behind the snapshot; default 20,000.
+    /// Entries that stay behind the snapshot; default 10,000.
     pub keep_entries: u64,
     /// Bytes of log that stay at most; default 256 MiB. A follower further behind gets a snapshot.
     pub keep_bytes: u64,
@@ -71,7 +71,7 @@ pub struct SnapshotSettings {
 
 impl Default for SnapshotSettings {
     fn default() -> Self {
-        Self { entries: 20_000, bytes: 64 << 20, keep_entries: 20_000, keep_bytes: 256 << 20 }
+        Self { entries: 10_000, bytes: 64 << 20, keep_entries: 10_000, keep_bytes: 256 << 20 }
     }
 }
 

@@ -22,11 +22,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// A chunk file is deleted once all of its entries are purged; the entries of the newest two stay in memory.
-const CHUNK_BYTES: usize = 8 * 1024 * 1024;
+const CHUNK_BYTES: usize = 4 * 1024 * 1024;
 /// Payloads kept in memory beyond those of the newest chunks.
-const CACHE_BYTES: usize = 16 * 1024 * 1024;
+const CACHE_BYTES: usize = 4 * 1024 * 1024;
 /// Entries kept in memory beyond those of the newest chunks.
-const CACHE_ENTRIES: usize = 32 * 1024;
+const CACHE_ENTRIES: usize = 8 * 1024;
 /// Buffer of the replay at start-up.
 const REPLAY_BUFFER_BYTES: usize = 1024 * 1024;
 /// How long the flush thread looks for one more request before it syncs. All that queued during the previous

@@ -162,10 +162,47 @@ pub enum Answer {
     Refused(ErrorCode),
 }
 
-openraft::declare_raft_types!(
-    /// The types of the one Raft group of a shard.
-    pub TypeConfig: D = Command, R = Answer, NodeId = u64, Node = MemberRecord
-);
+/// The types of the one Raft group of a shard.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TypeConfig;
+
+impl openraft::RaftTypeConfig for TypeConfig {
+    type D = Command;
+    type R = Answer;
+    type NodeId = u64;
+    type Node = MemberRecord;
+    type Term = u64;
+    type LeaderId = openraft::impls::leader_id_adv::LeaderId<u64, u64>;
+    type Vote = openraft::impls::Vote<Self::LeaderId>;
+    type Payload = openraft::EntryPayload<Command, u64, MemberRecord>;
+    type Entry = openraft::Entry<alias::CommittedLeaderIdOf<Self>, Self::Payload>;
+    type AsyncRuntime = openraft::TokioRuntime;
+    type Responder<T>
+        = Told<T>
+    where
+        T: openraft::OptionalSend + 'static;
+    type Batch<T>
+        = openraft::impls::InlineBatch<T>
+    where
+        T: openraft::OptionalSend + 'static;
+    type ErrorSource = openraft::impls::BoxedErrorSource;
+}
+
+/// Runs with the result of a proposal, on the thread that knows it: the apply thread, usually. It must not block.
+pub struct Told<T>(Box<dyn FnOnce(T) + Send>);
+
+impl<T> Told<T> {
+    /// Tells `whom`; dropped without a result, `whom` is dropped.
+    pub fn new(whom: impl FnOnce(T) + Send + 'static) -> Self {
+        Self(Box::new(whom))
+    }
+}
+
+impl<T: openraft::OptionalSend + 'static> openraft::raft::responder::Responder<TypeConfig, T> for Told<T> {
+    fn on_complete(self, result: T) {
+        (self.0)(result);
+    }
+}
 
 /// Term, proposer and index of an entry.
 pub type LogId = alias::LogIdOf<TypeConfig>;

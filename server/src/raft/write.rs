@@ -7,13 +7,12 @@
 
 use crate::clock;
 use crate::raft::state_machine::StateMachine;
-use crate::raft::types::{Answer, Change, Command, TypeConfig, WriteKey, digest};
+use crate::raft::types::{Answer, Change, Command, Told, TypeConfig, WriteKey, digest};
 use crate::request::doors::WriteFuture;
 use bytes::Bytes;
-use futures_util::StreamExt;
 use openraft::Raft;
 use openraft::errors::ClientWriteError;
-use openraft::raft::WriteResponse;
+use openraft::raft::ClientWriteResult;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,6 +21,7 @@ use tiedkv_protocol::ids::{CallerId, ClientId, NodeId, Position, SHARD_ZERO};
 use tiedkv_protocol::limits::{KEY_BYTES_MAX, TIME_LEFT_MAX, VALUE_BYTES_MAX};
 use tiedkv_protocol::request::{WriteOperation, WriteRequest};
 use tiedkv_protocol::response::{Failure, WriteReply, Written};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -79,7 +79,8 @@ impl WritePath {
     ) -> Self {
         let (queue, inbox) = mpsc::channel(WRITES_MAX);
         let counters = Arc::new(WriteCounters::default());
-        let proposer = Proposer { raft, queue: queue.downgrade(), counters: counters.clone(), stamp_ms };
+        let after = After { queue: queue.downgrade(), counters: counters.clone(), runtime: Handle::current() };
+        let proposer = Proposer { raft, after: Arc::new(after), stamp_ms };
         tokio::spawn(proposer.run(inbox));
         Self {
             own,
@@ -214,8 +215,7 @@ fn command(caller: CallerId, request: WriteRequest, value: Bytes) -> Result<Comm
 
 struct Proposer {
     raft: Raft<TypeConfig, StateMachine>,
-    queue: mpsc::WeakSender<Pending>,
-    counters: Arc<WriteCounters>,
+    after: Arc<After>,
     stamp_ms: u64,
 }
 
@@ -231,23 +231,14 @@ impl Proposer {
             if batch.is_empty() {
                 continue;
             }
-            self.counters.batches.fetch_add(1, Ordering::Relaxed);
-            let commands: Vec<Command> = batch.iter().map(|pending| pending.command.clone()).collect();
-            match self.raft.client_write_many(commands).await {
-                Err(fatal) => {
-                    for pending in batch {
-                        answer(pending, Err(unknown(&format!("the group has stopped: {fatal}"))));
-                    }
-                }
-                Ok(mut results) => {
-                    let (counters, queue) = (self.counters.clone(), self.queue.clone());
-                    // As many of these tasks run as batches wait for a quorum; the writes in them are bounded.
-                    tokio::spawn(async move {
-                        for pending in batch {
-                            let result = results.next().await;
-                            finish(pending, result, &counters, &queue);
-                        }
-                    });
+            self.after.counters.batches.fetch_add(1, Ordering::Relaxed);
+            for pending in batch {
+                let (command, after) = (pending.command.clone(), self.after.clone());
+                // Told by the apply thread itself: no way back through this one.
+                let told = Told::new(move |result| after.proposed(pending, result));
+                // A group that has stopped drops the responder, which tells the caller "unknown outcome".
+                if let Err(fatal) = self.raft.client_write_ff(command, Some(told)).await {
+                    tracing::debug!(%fatal, "a write met a group that has stopped");
                 }
             }
         }
@@ -268,52 +259,48 @@ impl Proposer {
     }
 }
 
-type Proposed =
-    Result<Result<WriteResponse<TypeConfig>, ClientWriteError<TypeConfig>>, openraft::errors::Fatal<TypeConfig>>;
-
-fn finish(
-    pending: Pending,
-    result: Option<Proposed>,
-    counters: &Arc<WriteCounters>,
-    queue: &mpsc::WeakSender<Pending>,
-) {
-    match result {
-        Some(Ok(Ok(response))) => {
-            let position = Position(response.log_id.index);
-            let outcome = written(response.response, position);
-            if outcome.is_ok() {
-                counters.acknowledged.fetch_add(1, Ordering::Relaxed);
-            }
-            answer(pending, outcome);
-        }
-        Some(Ok(Err(ClientWriteError::ForwardToLeader(forward)))) => {
-            // Refused before it entered the log.
-            match forward.leader_id.map(NodeId) {
-                Some(leader) => answer(pending, Err(not_leader(Some(leader)))),
-                None => propose_again(pending, counters, queue),
-            }
-        }
-        Some(Ok(Err(error))) => answer(pending, Err(unknown(&error.to_string()))),
-        Some(Err(fatal)) => answer(pending, Err(unknown(&format!("the group has stopped: {fatal}")))),
-        None => answer(pending, Err(unknown("the group has stopped"))),
-    }
+/// What follows a proposal.
+struct After {
+    queue: mpsc::WeakSender<Pending>,
+    counters: Arc<WriteCounters>,
+    runtime: Handle,
 }
 
-/// No leader is known, or it is this node and it has no lease yet: the write waits for either.
-fn propose_again(pending: Pending, counters: &Arc<WriteCounters>, queue: &mpsc::WeakSender<Pending>) {
-    counters.without_lease.fetch_add(1, Ordering::Relaxed);
-    pending.state.store(QUEUED, Ordering::Release);
-    let Some(queue) = queue.upgrade() else {
-        return answer(pending, Err(not_leader(None)));
-    };
-    tokio::spawn(async move {
-        sleep(LEASE_PAUSE).await;
-        if let Err(mpsc::error::TrySendError::Full(pending) | mpsc::error::TrySendError::Closed(pending)) =
-            queue.try_send(pending)
-        {
-            answer(pending, Err(not_leader(None)));
+impl After {
+    fn proposed(&self, pending: Pending, result: ClientWriteResult<TypeConfig>) {
+        match result {
+            Ok(response) => {
+                let outcome = written(response.data, Position(response.log_id.index));
+                if outcome.is_ok() {
+                    self.counters.acknowledged.fetch_add(1, Ordering::Relaxed);
+                }
+                answer(pending, outcome);
+            }
+            // Refused before it entered the log.
+            Err(ClientWriteError::ForwardToLeader(forward)) => match forward.leader_id.map(NodeId) {
+                Some(leader) => answer(pending, Err(not_leader(Some(leader)))),
+                None => self.propose_again(pending),
+            },
+            Err(error) => answer(pending, Err(unknown(&error.to_string()))),
         }
-    });
+    }
+
+    /// No leader is known, or it is this node and it has no lease yet: the write waits for either.
+    fn propose_again(&self, pending: Pending) {
+        self.counters.without_lease.fetch_add(1, Ordering::Relaxed);
+        pending.state.store(QUEUED, Ordering::Release);
+        let Some(queue) = self.queue.upgrade() else {
+            return answer(pending, Err(not_leader(None)));
+        };
+        self.runtime.spawn(async move {
+            sleep(LEASE_PAUSE).await;
+            if let Err(mpsc::error::TrySendError::Full(pending) | mpsc::error::TrySendError::Closed(pending)) =
+                queue.try_send(pending)
+            {
+                answer(pending, Err(not_leader(None)));
+            }
+        });
+    }
 }
 
 fn answer(pending: Pending, outcome: Result<Written, Failure>) {
