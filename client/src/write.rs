@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tiedkv_protocol::error::{ErrorCode, Move};
-use tiedkv_protocol::ids::{NodeId, RequestId, SHARD_ZERO};
+use tiedkv_protocol::ids::{NodeId, Position, RequestId, SHARD_ZERO};
 use tiedkv_protocol::limits::{TIME_LEFT_MAX, VALUE_BYTES_MAX};
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::{CopyKind, IdempotencyKey, WriteOperation, WriteRequest};
@@ -44,6 +44,7 @@ pub(crate) async fn write(
         return Err(Error::call(ErrorCode::OverLimit, message));
     }
     let deadline = options.deadline.unwrap_or(view.shared.config().deadline).min(TIME_LEFT_MAX);
+    let own_key = options.idempotency.is_none();
     let idempotency = options.idempotency.unwrap_or_else(|| view.shared.idempotency(view.seen()));
     view.shared.connections().counters.writes.fetch_add(1, Relaxed);
     let mut running = Running {
@@ -52,6 +53,7 @@ pub(crate) async fn write(
         operation,
         value,
         idempotency,
+        own_key,
         pinned: options.node,
         hint: None,
         until: began + deadline,
@@ -80,6 +82,8 @@ struct Running<'v> {
     operation: WriteOperation,
     value: Bytes,
     idempotency: IdempotencyKey,
+    /// The key was made here, not by the caller.
+    own_key: bool,
     pinned: Option<NodeId>,
     /// Who leads, as the last refusal said.
     hint: Option<NodeId>,
@@ -192,6 +196,12 @@ impl Running<'_> {
                         self.round = self.round.saturating_add(u8::from(known));
                         Ok((fate, if known { None } else { Some(hint) }))
                     }
+                    (ErrorCode::KeyExpired, _) if self.may_renew(failure.have) => {
+                        // Made before this client had seen a position of a cluster that has forgotten much.
+                        self.idempotency = self.view.shared.idempotency(failure.have.unwrap_or_default());
+                        self.hint = failure.leader;
+                        Ok((fate, None))
+                    }
                     (_, Move::FixTheCall) => Err(Cause::Call(failure.clone())),
                     (ErrorCode::Storage | ErrorCode::Internal | ErrorCode::Unknown, _)
                     | (_, Move::UnknownOutcome) => {
@@ -203,6 +213,11 @@ impl Running<'_> {
             }
             _ => Ok((fate, Some(Duration::ZERO))),
         }
+    }
+
+    /// A key of the crate's own may be replaced by a fresh one while no try under it can have been applied.
+    fn may_renew(&self, have: Option<Position>) -> bool {
+        self.own_key && self.unknown.is_none() && have.is_some_and(|have| have > self.idempotency.floor)
     }
 
     fn written(&self, node: NodeId, written: &Written) -> WriteReport {

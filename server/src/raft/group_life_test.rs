@@ -166,6 +166,35 @@ fn a_broken_disk_stops_acknowledging_and_is_told() {
 }
 
 #[test]
+fn an_old_key_is_expired_and_told_what_a_fresh_one_needs() {
+    let cluster = Cluster::start(|config| {
+        config.outcomes = OutcomeLimits { count_max: 100, age_max_ms: u64::MAX };
+    });
+    let leader = cluster.leader();
+    let first = put("first", cluster.next());
+    cluster.write(leader, first.clone(), "1").unwrap();
+    // Keys that know the present, as those of a client that has seen something.
+    for _ in 0..3 {
+        let floor = cluster.group(leader).store().current().position();
+        let writes: Vec<_> = (0..700)
+            .map(|_| {
+                let mut request = put("other", cluster.next());
+                request.idempotency.floor = floor;
+                cluster.group(leader).write(CallerId(7), request, Bytes::new())
+            })
+            .collect();
+        for reply in cluster.runtime.block_on(futures_util::future::join_all(writes)) {
+            reply.outcome.unwrap();
+        }
+    }
+    let expired = cluster.write(leader, first, "1").unwrap_err();
+    assert_eq!((expired.code, expired.leader), (ErrorCode::KeyExpired, Some(cluster.members[leader].node)));
+    let mut fresh = put("first", cluster.next());
+    fresh.idempotency.floor = expired.have.unwrap();
+    assert!(!cluster.write(leader, fresh, "2").unwrap().repeated);
+}
+
+#[test]
 fn one_folder_serves_one_process() {
     let cluster = Cluster::start(|_| ());
     let refused = Group::start(cluster.config(0)).map(drop).unwrap_err().to_string();

@@ -104,7 +104,13 @@ impl WritePath {
         Box::pin(async move {
             let outcome = match submitted {
                 Err(failure) => Err(failure),
-                Ok(waiting) => waiting.outcome().await,
+                Ok(waiting) => waiting.outcome().await.map_err(|mut failure| {
+                    if failure.code == ErrorCode::KeyExpired {
+                        // Where a fresh key goes.
+                        failure.leader = Some(node);
+                    }
+                    failure
+                }),
             };
             WriteReply { request: id, node, outcome }
         })

@@ -58,7 +58,11 @@ impl LocalWriter {
             Verdict::Answer(Answer::Repeated(version)) => {
                 return Ok(Written { version, position: order.last, repeated: true });
             }
-            Verdict::Answer(Answer::Refused(code)) => return Err(Failure::new(code, refusal(code))),
+            Verdict::Answer(Answer::Refused(code)) => {
+                let mut failure = Failure::new(code, refusal(code));
+                failure.have = Some(order.last);
+                return Err(failure);
+            }
             Verdict::Answer(Answer::None | Answer::Applied(_)) => {
                 return Err(Failure::new(ErrorCode::Internal, "a write was neither applied nor refused"));
             }
