@@ -22,7 +22,7 @@ pub enum Ready {
     Never(Failure),
 }
 
-/// Whether a copy can be served at this position (DESIGN section 4, Levels).
+/// Whether a copy can be served at this position.
 pub fn ready(copy: &HeldCopy, applied: Position) -> Ready {
     let needed = match copy.request.level {
         ReadLevel::Stale { .. } => return Ready::Yes,

@@ -1,6 +1,6 @@
 //! The worker: pop -> start + cancel peers -> serve -> read -> end. One OS thread each, one lane each.
 //!
-//! **The start** (DESIGN section 3 step 4, docs/tie-protocol.md) is one step under the registry stripe: withdrawn:
+//! **The start** (docs/tie-protocol.md, the three atomic steps) is one step under the registry stripe: withdrawn:
 //! drop; too little time left: `Expired`; not servable yet: set aside, nobody is cancelled; else queued -> running and
 //! the cancels are handed over, before the lock is let go and before storage is asked.
 //!

@@ -1,5 +1,5 @@
 //! The device that a lane stands for: `real` passes through, `modelled` makes the worker wait, never spin, for a
-//! drawn service time (DESIGN section 5, docs/tie-protocol.md).
+//! drawn service time (docs/performance.md, the profile).
 //!
 //! The draw depends on the seed and the ReadId alone, so it is the same on every replica. What disturbs a device
 //! is drawn in `disturbance`; who waits, and how a wait is cut short, is `wait`'s job. Pure: reads no clock.
