@@ -45,8 +45,8 @@ const WORLD: [&str; 9] =
 /// Names that stand behind one door, and the paths behind it.
 const DOORS: [(&str, &[&str]); 6] = [
     ("bincode::", &["protocol/src/codec.rs"]),
-    ("openraft", &["server/src/raft/", "server/src/storage/"]),
-    ("raft_log", &["server/src/raft/", "server/src/storage/"]),
+    ("openraft::", &["server/src/raft/", "server/src/storage/"]),
+    ("raft_log::", &["server/src/raft/", "server/src/storage/"]),
     ("fjall::", &["server/src/raft/", "server/src/storage/"]),
     ("prometheus_client", &["server/src/admin/"]),
     ("axum", &["server/src/admin/"]),
