@@ -8,6 +8,7 @@
 pub mod client;
 mod client_link;
 pub mod config;
+pub mod cost;
 mod faults;
 pub mod node;
 mod node_work;

@@ -1,0 +1,82 @@
+//! What the pure rooms of the client cost per read: decide, pace, race, account. No network, no waiting.
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::time::{Duration, Instant};
+use tiedkv_client::copies::{Actions, Answer, CopyIndex, Event, Timer};
+use tiedkv_client::engine::{Engine, EngineSettings, Replica, Ways};
+use tiedkv_client::pace::{Pace, PaceSettings};
+use tiedkv_client::policy::ReadPolicy;
+use tiedkv_client::race::Race;
+use tiedkv_protocol::ids::{NodeId, TieId};
+use tiedkv_protocol::moment::Moment;
+use tiedkv_protocol::request::CopyKind;
+use tiedkv_protocol::response::Service;
+
+struct Known(Vec<(NodeId, Pace)>);
+
+impl Ways for Known {
+    fn tie_delay(&self, node: NodeId) -> Duration {
+        self.0.iter().find(|(known, _)| *known == node).map_or(Duration::ZERO, |(_, pace)| pace.tie_delay())
+    }
+    fn one_way(&self, node: NodeId) -> Option<Duration> {
+        self.0.iter().find(|(known, _)| *known == node).and_then(|(_, pace)| pace.one_way())
+    }
+}
+
+/// Mean wall time per read over `reads` reads of this policy, each sent as all its copies; copy 0 wins.
+pub fn per_read(policy: ReadPolicy, reads: u32) -> Duration {
+    let nodes: Vec<NodeId> = (1..=3).map(NodeId).collect();
+    let mut rng = StdRng::seed_from_u64(1);
+    let mut ids = StdRng::seed_from_u64(2);
+    let mut now = Moment::ZERO;
+    let mut engine = Engine::new(EngineSettings::default(), now);
+    engine.members(&nodes);
+    let mut ways = Known(nodes.iter().map(|node| (*node, Pace::new(PaceSettings::default()))).collect());
+    let replicas: Vec<Replica<'_>> =
+        nodes.iter().map(|node| Replica { node: *node, zone: "", down: false }).collect();
+    let mut actions = Actions::new();
+    let started = Instant::now();
+    for _ in 0..reads {
+        let decision = engine.decide(policy, now + Duration::from_secs(1), &replicas, &ways, now, &mut rng);
+        let mut race = Race::new(decision.plan);
+        let mut tie_id = || TieId(ids.random());
+        let mut host = engine.host(policy, &ways, &mut tie_id, &mut rng);
+        race.on_event(Event::Begin, now, &mut host, &mut actions);
+        while let Some(at) = race.armed(Timer::NextCopy) {
+            race.on_event(Event::Timer(Timer::NextCopy), at, &mut host, &mut actions);
+        }
+        now = now + Duration::from_millis(9);
+        let answer = Event::Answer { copy: CopyIndex(0), answer: Answer::Good };
+        race.on_event(answer, now, &mut host, &mut actions);
+        actions.clear();
+        let latency = Duration::from_micros(5_300);
+        for (number, copy) in race.copies().iter().enumerate() {
+            engine.copy_sent(copy.replica, copy.kind);
+            engine.copy_gone(copy.replica, copy.kind);
+            if number == 0 {
+                let service = answer_of(copy.replica);
+                let (wait, served) = (Duration::from_micros(100), Duration::from_micros(5_000));
+                if let Some((_, pace)) = ways.0.iter_mut().find(|(node, _)| *node == copy.replica) {
+                    pace.record(latency, wait, served, now);
+                }
+                engine.answered(latency, &service, None, now);
+                engine.read_ended(policy, decision.hold_out, &race, latency, Some(&service), now);
+            }
+        }
+        debug_assert!(race.copies().iter().all(|copy| copy.kind != CopyKind::Hedge));
+    }
+    started.elapsed() / reads.max(1)
+}
+
+fn answer_of(node: NodeId) -> Service {
+    Service {
+        node,
+        started: true,
+        queue_wait_us: 100,
+        service_time_us: 5_000,
+        queue_depth: 0,
+        flags: 0,
+        unhealthy_pairs: 0,
+    }
+}
