@@ -2,7 +2,8 @@
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tiedkv_client::clock;
 use tiedkv_client::copies::{Actions, Answer, CopyIndex, Event, Timer};
 use tiedkv_client::engine::{Engine, EngineSettings, Replica, Ways};
 use tiedkv_client::pace::{Pace, PaceSettings};
@@ -36,7 +37,7 @@ pub fn per_read(policy: ReadPolicy, reads: u32) -> Duration {
     let replicas: Vec<Replica<'_>> =
         nodes.iter().map(|node| Replica { node: *node, zone: "", down: false }).collect();
     let mut actions = Actions::new();
-    let started = Instant::now();
+    let started = clock::now();
     for _ in 0..reads {
         let decision = engine.decide(policy, now + Duration::from_secs(1), &replicas, &ways, now, &mut rng);
         let mut race = Race::new(decision.plan);
@@ -66,7 +67,7 @@ pub fn per_read(policy: ReadPolicy, reads: u32) -> Duration {
         }
         debug_assert!(race.copies().iter().all(|copy| copy.kind != CopyKind::Hedge));
     }
-    started.elapsed() / reads.max(1)
+    clock::now().since(started) / reads.max(1)
 }
 
 fn answer_of(node: NodeId) -> Service {
