@@ -55,7 +55,7 @@ pub enum ClientOut {
         node: usize,
     },
     /// A read ended.
-    Ended(EndedRead),
+    Ended(Box<EndedRead>),
 }
 
 /// How a read ended.
@@ -152,7 +152,7 @@ impl Client {
             views,
             reads: BTreeMap::new(),
             rng: StdRng::seed_from_u64(config.seed ^ caller.0 as u64 ^ 0xc11e_4717),
-            ids: StdRng::seed_from_u64(config.seed ^ caller.0 as u64 ^ 0x1d5_0f_71e5),
+            ids: StdRng::seed_from_u64(config.seed ^ caller.0 as u64 ^ 0x0001_d50f_71e5),
             next_read: 0,
             planted: config.planted,
             scratch: Actions::new(),
@@ -354,14 +354,14 @@ impl Client {
         let view = &mut self.views[state.view];
         view.read_ended(state.policy, state.hold_out, &state.race, latency, service.as_ref(), now);
         self.counters.good_reads += u64::from(won);
-        out.push(ClientOut::Ended(EndedRead {
+        out.push(ClientOut::Ended(Box::new(EndedRead {
             read: state.id,
             began: state.began,
             outcome,
             policy: state.policy,
             position: state.good.filter(|_| won).map(|(_, position)| (position, state.need)),
             race: state.race,
-        }));
+        })));
     }
 
     /// The id of a read under way.

@@ -198,7 +198,7 @@ pub struct WorldConfig {
 impl WorldConfig {
     /// A world drawn from its seed: sizes, load and 0 to 4 faults, healed before its end.
     pub fn drawn(seed: u64, planted: Option<Planted>) -> Self {
-        let mut rng = StdRng::seed_from_u64(seed ^ 0x5eed_0f_fa_u64);
+        let mut rng = StdRng::seed_from_u64(seed ^ 0x5eed_0ffa_u64);
         let nodes = *pick(&mut rng, &[2, 3, 3, 3, 5]);
         let lanes = *pick(&mut rng, &[1, 2, 2]);
         let workers = *pick(&mut rng, &[1, 1, 2]);

@@ -184,7 +184,7 @@ impl Node {
                 return self.end_silent(name, verdict, now, out);
             }
             // A replica that fails fast answers with codes of refusals too: only `started` tells them apart.
-            let code = if name_bits(name) % 2 == 0 { ErrorCode::Storage } else { ErrorCode::Busy };
+            let code = if name_bits(name).is_multiple_of(2) { ErrorCode::Storage } else { ErrorCode::Busy };
             let outcome = if self.fails { Err((code, Duration::ZERO)) } else { Ok(self.applied) };
             return self.end_answered(name, outcome, now, out);
         }

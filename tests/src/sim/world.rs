@@ -217,7 +217,7 @@ impl World {
 
     fn happen(&mut self, what: Happening) {
         match what {
-            Happening::ToNode { node, connection, message } => self.to_node(node, connection, message),
+            Happening::ToNode { node, connection, message } => self.reach_node(node, connection, message),
             Happening::ToClient { client, node, connection, message } => {
                 if self.wires.get(&connection).is_some_and(|wire| !wire.broken) {
                     self.note([1, client as u64, node as u64, connection]);
@@ -291,7 +291,7 @@ impl World {
         self.route_client(client);
     }
 
-    fn to_node(&mut self, node: usize, connection: u64, message: ToNode) {
+    fn reach_node(&mut self, node: usize, connection: u64, message: ToNode) {
         let Some(wire) = self.wires.get(&connection).copied().filter(|wire| !wire.broken) else { return };
         if self.hosts[node].down {
             return;
