@@ -18,6 +18,7 @@
 //! Pure rooms decide (`(event, now) -> what to do`), thin rooms act.
 
 pub mod admin;
+mod assemble;
 pub mod clock;
 pub mod config;
 pub mod error;

@@ -1,5 +1,6 @@
 //! The status page of a node: one document for `/status`, the administrative operation and the command line.
 
+use crate::clock;
 use crate::peer::cancel_channel::{CancelChannel, CancelStatus};
 use crate::peer::directory::Directory;
 use crate::replica::{ReplicaControl, ReplicaStatus};
@@ -12,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 use tiedkv_protocol::hello::{Ceiling, Topology};
 use tiedkv_protocol::ids::{ClusterId, NodeId};
 use tiedkv_protocol::limits::PROTOCOL_VERSION;
+use tiedkv_protocol::moment::Moment;
 use tokio::sync::watch;
 
 /// Where a node listens, as bound.
@@ -122,7 +123,7 @@ pub struct Observer {
     /// Its cluster.
     pub cluster: ClusterId,
     /// Since when.
-    pub started: Instant,
+    pub started: Moment,
     /// Clients may disturb the device.
     pub allow_disturb: bool,
     /// Clients may cause faults.
@@ -178,7 +179,7 @@ impl Observer {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             protocol_version: PROTOCOL_VERSION,
             process: std::process::id(),
-            uptime_s: self.started.elapsed().as_secs(),
+            uptime_s: clock::now().since(self.started).as_secs(),
             phase: format!("{:?}", *self.phase.borrow()).to_lowercase(),
             ready: self.is_ready(),
             modelled: self.modelled,

@@ -9,7 +9,6 @@ use crate::transport::test_certificates::{TestAuthority, dialler};
 use crate::transport::tls::{CertificateFiles, Port};
 use crossbeam::channel::{Receiver, unbounded};
 use std::net::SocketAddr;
-use std::time::Instant;
 use tiedkv_protocol::codec;
 use tiedkv_protocol::hello::Member;
 use tiedkv_protocol::identity::{Identity, NODE_DNS_NAME, Role};
@@ -102,12 +101,12 @@ fn introduce(ends: &[&End]) {
 /// Waits for a condition that others bring about; never for luck.
 #[track_caller]
 fn until(what: &str, condition: impl Fn() -> bool) -> Duration {
-    let start = Instant::now();
+    let start = clock::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        assert!(clock::now().since(start) < PATIENCE, "{what}: not within {PATIENCE:?}");
         std::thread::park_timeout(Duration::from_millis(1));
     }
-    start.elapsed()
+    clock::now().since(start)
 }
 
 fn pair(authority: &TestAuthority) -> (End, End) {

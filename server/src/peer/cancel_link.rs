@@ -165,7 +165,7 @@ impl Pair {
         let _guard = Linked::new(self, link.clone());
         health.connected(clock::now());
         let pause = self.shared.settings.ping_pause;
-        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + jitter(pause), pause);
+        let mut ticks = tokio::time::interval_at(clock::instant(clock::now() + jitter(pause)).into(), pause);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut pings = 0_u32;
         // The first ping goes at once: the pair is usable one flight after the handshake.
@@ -180,7 +180,7 @@ impl Pair {
                 _ = ticks.tick() => {
                     self.ping(&link, health);
                     pings = pings.wrapping_add(1);
-                    if pings % PINGS_PER_REPORT == 0 {
+                    if pings.is_multiple_of(PINGS_PER_REPORT) {
                         self.report(health);
                     }
                 }

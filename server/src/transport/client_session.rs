@@ -15,16 +15,19 @@ use quinn::{Connection, RecvStream, SendStream, VarInt};
 use std::sync::Arc;
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::frame::{self, Frame, FrameDecoder, FrameKind};
+use tiedkv_protocol::frame::{self, Frame, FrameDecoder, FrameKind, PREFIX_BYTES};
 use tiedkv_protocol::hello::{Hello, Notice, Welcome};
 use tiedkv_protocol::ids::CallerId;
-use tiedkv_protocol::limits::{FRAME_BYTES_MAX, PROTOCOL_VERSION};
+use tiedkv_protocol::limits::{FRAME_BYTES_MAX, HEADER_BYTES_MAX, INLINE_VALUE_BYTES_MAX, PROTOCOL_VERSION};
 use tiedkv_protocol::response::Failure;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// Longest chunk taken from QUIC at once: bounds the time in which one connection keeps the thread.
 const CHUNK_BYTES_MAX: usize = 64 * 1024;
+/// Longest frame in the ordered stream: bounds what a client can make this node hold for it.
+const INLINE_FRAME_BYTES_MAX: usize = PREFIX_BYTES + HEADER_BYTES_MAX + INLINE_VALUE_BYTES_MAX;
 /// Longest time that the last answers of a connection may take to be acknowledged when the node stops.
 const FLUSH_LIMIT: Duration = Duration::from_millis(500);
 /// Longest time for one frame on a stream of its own to arrive whole.
@@ -55,9 +58,7 @@ impl End {
 pub async fn greet(door: &Arc<Door>, connection: Connection, caller: CallerId) -> Option<Greeted> {
     let limit = door.limits.handshake_limit;
     let greeted = match timeout(limit, hello(door, &connection)).await {
-        Ok(Ok((send, recv, decoder))) => {
-            Ok(Greeted { connection: connection.clone(), caller, send, recv, decoder })
-        }
+        Ok(Ok(streams)) => Ok(Greeted { connection: connection.clone(), caller, streams }),
         Ok(Err(end)) => Err(end),
         Err(_) => Err(End::new(CLOSE_TOO_SLOW, format!("no hello within {limit:?}"))),
     };
@@ -75,12 +76,20 @@ pub async fn greet(door: &Arc<Door>, connection: Connection, caller: CallerId) -
 pub struct Greeted {
     connection: Connection,
     caller: CallerId,
+    streams: Streams,
+}
+
+/// What was made by saying hello.
+struct Streams {
     send: SendStream,
     recv: RecvStream,
     decoder: FrameDecoder,
+    /// What the client was told, and what changes after that.
+    told: Announcement,
+    changes: watch::Receiver<Announcement>,
 }
 
-async fn hello(door: &Door, connection: &Connection) -> Result<(SendStream, RecvStream, FrameDecoder), End> {
+async fn hello(door: &Door, connection: &Connection) -> Result<Streams, End> {
     let (mut send, mut recv) = connection.accept_bi().await.map_err(|_| End::gone())?;
     let mut decoder = FrameDecoder::default();
     let first = loop {
@@ -102,30 +111,32 @@ async fn hello(door: &Door, connection: &Connection) -> Result<(SendStream, Recv
         let reason = format!("client speaks versions {min} to {max}, this node speaks {PROTOCOL_VERSION}");
         return Err(End::new(CLOSE_PROTOCOL, reason));
     }
-    let announced = door.directory.announcement();
+    let mut changes = door.directory.watch();
+    let told = changes.borrow_and_update().clone();
     let welcome = Welcome {
         version: PROTOCOL_VERSION,
         node: door.node,
         cluster: door.cluster,
         modelled: door.modelled,
-        topology: (*announced.topology).clone(),
-        ceiling: announced.ceiling,
+        topology: (*told.topology).clone(),
+        ceiling: told.ceiling,
     };
     let mut bytes = Vec::new();
     frame::encode(FrameKind::Welcome, &welcome, &[], &mut bytes)
         .map_err(|error| End::new(CLOSE_PROTOCOL, format!("welcome: {error}")))?;
     send.write_all(&bytes).await.map_err(|_| End::gone())?;
-    Ok((send, recv, decoder))
+    Ok(Streams { send, recv, decoder, told, changes })
 }
 
 /// Serves until the client leaves, breaks the protocol, does not read, or the node stops.
 pub async fn serve(door: Arc<Door>, greeted: Greeted) {
-    let Greeted { connection, caller, send, recv, decoder } = greeted;
+    let Greeted { connection, caller, streams } = greeted;
+    let Streams { send, recv, decoder, told, changes } = streams;
     let replies = Arc::new(Replies::new(door.limits.replies_waiting_max_bytes));
     let session = Session::new(door.clone(), caller, replies.clone());
     let mut tasks = JoinSet::new();
     tasks.spawn(write(door.clone(), connection.clone(), send, replies.clone()));
-    tasks.spawn(announce(door.clone(), replies.clone()));
+    tasks.spawn(announce(told, changes, replies.clone()));
     tasks.spawn(take_large(session.clone(), connection.clone()));
     let end = read(&session, recv, decoder).await;
     session.lost();
@@ -149,6 +160,9 @@ async fn read(session: &Session, mut recv: RecvStream, mut decoder: FrameDecoder
             Ok(Some(chunk)) => {
                 received = clock::now();
                 decoder.feed(&chunk.bytes);
+                if decoder.pending_bytes() > INLINE_FRAME_BYTES_MAX + CHUNK_BYTES_MAX {
+                    return End::new(CLOSE_PROTOCOL, "a value this large travels on a stream of its own");
+                }
             }
             Ok(None) if decoder.pending_bytes() > 0 => {
                 return End::new(CLOSE_PROTOCOL, "the stream ends within a frame");
@@ -266,9 +280,7 @@ async fn write_large(connection: Connection, frame: LargeFrame, replies: Arc<Rep
 }
 
 /// Tells the client what changes after its welcome.
-async fn announce(door: Arc<Door>, replies: Arc<Replies>) {
-    let mut changes = door.directory.watch();
-    let mut told: Announcement = changes.borrow_and_update().clone();
+async fn announce(mut told: Announcement, mut changes: watch::Receiver<Announcement>, replies: Arc<Replies>) {
     while changes.changed().await.is_ok() {
         let now = changes.borrow_and_update().clone();
         let mut notices = Vec::new();
