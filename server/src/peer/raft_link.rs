@@ -217,7 +217,7 @@ impl RaftLink {
                                         tracing::error!(%error, "refused by a peer");
                                         link.refused.send_replace(Some(error.clone()));
                                     }
-                                    Slot::Failed(Instant::now(), error)
+                                    Slot::Failed(crate::clock::instant(crate::clock::now()).into(), error)
                                 }
                             };
                             link.slots.lock().insert(to, slot);

@@ -1,6 +1,8 @@
 //! Durable puts of three groups in one process: a small run with every test, the figures by hand:
 //! `cargo test --profile ci -p tiedkv-server --lib -- --ignored --nocapture puts_per_second`.
 
+#![allow(clippy::disallowed_methods, reason = "tests measure by the machine's clock")]
+
 use super::tests::{Cluster, put};
 use super::*;
 use std::io::Write;

@@ -1,5 +1,7 @@
 //! Three groups in one process over loopback QUIC: replication, loss of the leader, catching up, restarts, repeats.
 
+#![allow(clippy::disallowed_methods, reason = "tests measure by the machine's clock")]
+
 use super::*;
 use crate::transport::test_certificates::TestAuthority;
 use std::net::UdpSocket;

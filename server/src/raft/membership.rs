@@ -166,7 +166,7 @@ pub(super) fn heir(metrics: &RaftMetrics<TypeConfig>, own: NodeId) -> Option<Nod
     replication
         .iter()
         .filter(|(node, _)| **node != own.0 && voters.contains(node))
-        .max_by_key(|(_, matched)| (*matched).clone())
+        .max_by_key(|(_, matched)| *matched)
         .map(|(node, _)| NodeId(*node))
 }
 

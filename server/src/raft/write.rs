@@ -121,12 +121,12 @@ impl WritePath {
         let client = ClientId(rand::random());
         let key = WriteKey { caller: CallerId(0), client, sequence: 0 };
         let command = Command { stamp_ms: 0, key, floor: Position(u64::MAX), digest: digest(&change), change };
-        self.queue(command, Instant::now() + wait)?.outcome().await
+        self.queue(command, instant_now() + wait)?.outcome().await
     }
 
     fn submit(&self, caller: CallerId, request: WriteRequest, value: Bytes) -> Result<Waiting, Failure> {
         let left = Duration::from_micros(request.time_left_us).min(TIME_LEFT_MAX);
-        let deadline = Instant::now() + left;
+        let deadline = instant_now() + left;
         self.queue(command(caller, request, value)?, deadline)
     }
 
@@ -219,6 +219,11 @@ fn command(caller: CallerId, request: WriteRequest, value: Bytes) -> Result<Comm
     })
 }
 
+/// Now, as tokio's timers say it.
+fn instant_now() -> Instant {
+    clock::instant(clock::now()).into()
+}
+
 struct Proposer {
     raft: Raft<TypeConfig, StateMachine>,
     after: Arc<After>,
@@ -232,7 +237,7 @@ impl Proposer {
         while inbox.recv_many(&mut arrived, BATCH_MAX).await > 0 {
             // Log time only orders and expires outcomes; a clock that jumps back is held by the last stamp.
             self.stamp_ms = self.stamp_ms.max(clock::unix_ns() / 1_000_000);
-            let now = Instant::now();
+            let now = instant_now();
             let batch: Vec<Pending> = arrived.drain(..).filter_map(|pending| self.take(pending, now)).collect();
             if batch.is_empty() {
                 continue;

@@ -20,7 +20,7 @@ use tiedkv_protocol::ids::{Position, Version};
 /// Version of the meta record's bytes.
 pub const META_FORMAT: u8 = 1;
 /// Most outcomes deleted along with one batch.
-const FORGET_PER_BATCH: u64 = 512;
+const FORGET_PER_BATCH: usize = 512;
 const META_KEY: &[u8] = b"applied";
 
 /// Sizes of a store. Defaults fit a node of 100 MiB.
@@ -279,15 +279,13 @@ impl FjallStore {
         let view = self.view.load();
         let range = (writing.swept + 1).to_be_bytes()..=forgotten.0.to_be_bytes();
         let mut last = writing.swept;
-        let mut count = 0;
-        for guard in fjall::Readable::range(&view.snapshot, &writing.outcomes, range) {
+        for (count, guard) in fjall::Readable::range(&view.snapshot, &writing.outcomes, range).enumerate() {
             if count == FORGET_PER_BATCH {
                 return Ok(last);
             }
             let key = guard.key().map_err(engine_error)?;
             last = key.as_ref().try_into().map(u64::from_be_bytes).unwrap_or(last);
             batch.remove(&writing.outcomes, key);
-            count += 1;
         }
         Ok(forgotten.0)
     }
