@@ -103,6 +103,10 @@ impl Answer {
     pub fn judge(service: &Service, outcome: &Result<Found, Failure>) -> Self {
         match outcome {
             Ok(_) => Self::Good,
+            // Not the caller's fault: client and node know different members while those change.
+            Err(failure) if failure.code == ErrorCode::BadTie && !service.started => {
+                Self::Refused { code: Some(failure.code), hint: Duration::ZERO }
+            }
             Err(failure) if failure.code.caller_move() == Move::FixTheCall => {
                 Self::FixTheCall { code: failure.code }
             }

@@ -264,8 +264,9 @@ impl Link {
         Moment(self.heard.load(Relaxed))
     }
 
-    /// Takes what is to be written: swaps the frames into `buffer` (which must be empty), withdraws last.
-    pub(crate) fn take_outbox(&self, buffer: &mut Vec<u8>) -> Vec<Vec<u8>> {
+    /// Takes what is to be written: swaps the frames into `buffer` (which must be empty), withdraws last. Of the
+    /// frames with a stream of their own it takes the oldest `large_max`; the others stay and count as waiting.
+    pub(crate) fn take_outbox(&self, buffer: &mut Vec<u8>, large_max: usize) -> Vec<Vec<u8>> {
         let mut outbox = self.outbox.lock();
         let withdraws = std::mem::take(&mut outbox.withdraws);
         for part in withdraws.chunks(WITHDRAWS_MAX) {
@@ -277,8 +278,10 @@ impl Link {
             }
         }
         std::mem::swap(&mut outbox.frames, buffer);
-        outbox.large_bytes = 0;
-        std::mem::take(&mut outbox.large)
+        let count = outbox.large.len().min(large_max);
+        let large: Vec<Vec<u8>> = outbox.large.drain(..count).collect();
+        outbox.large_bytes -= large.iter().map(Vec::len).sum::<usize>();
+        large
     }
 
     /// True while withdraws wait.

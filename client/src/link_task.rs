@@ -113,15 +113,16 @@ async fn write(link: &Arc<Link>, stream: &mut quinn::SendStream) -> String {
     let mut buffer = Vec::new();
     let mut alone: JoinSet<Result<(), String>> = JoinSet::new();
     loop {
-        link.wake.notified().await;
+        // A large frame that is written makes room for the next; the shared stream never waits for one.
+        tokio::select! {
+            () = link.wake.notified() => {}
+            Some(_) = alone.join_next() => {}
+        }
         loop {
-            for frame in link.take_outbox(&mut buffer) {
-                while alone.len() >= LARGE_OUT_MAX {
-                    alone.join_next().await;
-                }
+            while alone.try_join_next().is_some() {}
+            for frame in link.take_outbox(&mut buffer, LARGE_OUT_MAX - alone.len()) {
                 alone.spawn(write_alone(link.connection.clone(), frame));
             }
-            while alone.try_join_next().is_some() {}
             if buffer.is_empty() {
                 break;
             }

@@ -12,6 +12,7 @@ use crate::copies::{
 };
 use smallvec::SmallVec;
 use std::time::Duration;
+use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{NodeId, TieId};
 use tiedkv_protocol::limits::{READ_COPIES_OUT_MAX, TIE_COPIES_MAX};
 use tiedkv_protocol::moment::Moment;
@@ -189,6 +190,12 @@ impl Race {
             Answer::FixTheCall { code } => {
                 record.end = End::Failed(code);
                 return self.finish(Outcome::GaveUp(GiveUp::FixTheCall(copy)), actions);
+            }
+            // Its node knows other members: a change of them is under way. The read goes on at once, and untied.
+            Answer::Refused { code: code @ Some(ErrorCode::BadTie), .. } if record.number.is_some() => {
+                record.end = End::Refused(code);
+                self.plan.width = 1;
+                self.suspect(tie);
             }
             Answer::Refused { code, hint } => {
                 record.end = End::Refused(code);

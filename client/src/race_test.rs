@@ -1,9 +1,8 @@
-//! Tests of the race: one per rule, worked examples, and random walks over all events.
+//! Tests of the race: one per rule, and worked examples. Random walks are in `race_walk_test`.
 
 use super::*;
-use proptest::prelude::*;
 use std::collections::BTreeMap;
-use tiedkv_protocol::error::ErrorCode;
+use tiedkv_protocol::response::{Failure, Service};
 
 const A: NodeId = NodeId(1);
 const B: NodeId = NodeId(2);
@@ -309,6 +308,31 @@ fn fix_the_call_ends_the_read() {
     assert_eq!(drive.withdrawn(), [1]);
 }
 
+/// What a node answers to a tie with members that it does not know (yet, or any more).
+fn unknown_members() -> Answer {
+    let service = Service {
+        node: A,
+        started: false,
+        queue_wait_us: 0,
+        service_time_us: 0,
+        queue_depth: 0,
+        flags: 0,
+        unhealthy_pairs: 0,
+    };
+    Answer::judge(&service, &Err(Failure::new(ErrorCode::BadTie, "names a stranger")))
+}
+
+#[test]
+fn a_tie_whose_members_a_node_does_not_know_goes_on_untied() {
+    let mut drive = Drive::new(&[A, B, C], 2, "", 0);
+    drive.event(Event::Begin);
+    assert_eq!(drive.answer(0, unknown_members()), [copy(1, A, CopyKind::Retry)]);
+    assert!(drive.ties().is_empty(), "it carries no tie");
+    assert_eq!((drive.race.armed(Timer::NextCopy), drive.host.asked), (None, 0));
+    drive.answer(1, Answer::Good);
+    assert_eq!(drive.race.outcome(), Some(Outcome::Won(CopyIndex(1))));
+}
+
 #[test]
 fn a_hung_winner_is_rescued_first_by_a_replica_without_a_copy() {
     let mut drive = Drive::new(&[A, B, C], 2, "rescue", 9);
@@ -437,91 +461,5 @@ fn worked_examples_of_hedging() {
     assert_eq!(play(&mut drive, &[(A, 180), (B, 24)]), 180);
 }
 
-#[derive(Clone, Debug)]
-enum Walk {
-    Answer(u16, u8),
-    Lost(u64),
-    Silent(u64),
-    Fire(usize),
-    Drop,
-}
-
-fn walk() -> impl Strategy<Value = Walk> {
-    prop_oneof![
-        8 => (0_u16..12, 1_u8..40).prop_map(|(copy, what)| Walk::Answer(copy, what)),
-        2 => (1_u64..6).prop_map(Walk::Lost),
-        2 => (1_u64..6).prop_map(Walk::Silent),
-        8 => (0_usize..4).prop_map(Walk::Fire),
-        1 => (0_u8..30).prop_map(|n| if n == 0 { Walk::Drop } else { Walk::Fire(0) }),
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
-    #[test]
-    fn whatever_happens_the_rules_hold(
-        replicas in 1_u64..6,
-        width in 1_u8..4,
-        extras in prop_oneof![Just(""), Just("hedge"), Just("rescue"), Just("hedge rescue")],
-        tokens in 0_u32..6,
-        steps in prop::collection::vec(walk(), 0..60),
-    ) {
-        let order: Vec<NodeId> = (1..=replicas).map(NodeId).collect();
-        let mut drive = Drive::new(&order, width, extras, tokens);
-        let mut finishes = 0;
-        let mut ids = std::collections::BTreeSet::new();
-        let mut failed = std::collections::BTreeSet::new();
-        drive.event(Event::Begin);
-        for step in std::iter::once(None).chain(steps.into_iter().map(Some)) {
-            match step {
-                None => {}
-                Some(Walk::Answer(copy, what)) => {
-                    let Some(sent) = drive.race.copies().get(usize::from(copy)).copied() else { continue };
-                    match what {
-                        1 => drive.answer(copy, Answer::Good),
-                        2 => drive.answer(copy, Answer::FixTheCall { code: ErrorCode::BadTie }),
-                        3..15 => {
-                            if !sent.end.is_answer() && drive.race.outcome().is_none() {
-                                failed.insert(sent.replica);
-                            }
-                            drive.fail(copy)
-                        }
-                        _ => drive.refuse(copy),
-                    };
-                }
-                Some(Walk::Lost(node)) => { drive.event(Event::LinkLost { replica: NodeId(node) }); }
-                Some(Walk::Silent(node)) => { drive.event(Event::LinkSilent { replica: NodeId(node) }); }
-                Some(Walk::Fire(index)) => {
-                    if drive.race.armed(Timer::ALL[index]).is_some() { drive.fire(Timer::ALL[index]); } else { continue }
-                }
-                Some(Walk::Drop) => { drive.event(Event::Dropped); }
-            }
-            let race = &drive.race;
-            finishes += drive.actions.iter().filter(|action| matches!(action, Action::Finish(_))).count();
-            prop_assert_eq!(finishes, usize::from(race.outcome().is_some()), "one outcome (P1)");
-            for action in &drive.actions {
-                let Action::Send(send) = action else { continue };
-                prop_assert!(!failed.contains(&send.replica), "a failed replica is not asked again");
-                let Some(tie) = &send.tie else { continue };
-                prop_assert!(tie.check().is_ok() && tie.width > 1, "{:?}", tie);
-                prop_assert_eq!(tie.holder(), Some(send.replica));
-                prop_assert!(ids.insert((tie.id, tie.number)), "an id and number is sent once (R5)");
-            }
-            drive.actions.clear();
-            if race.outcome().is_none() {
-                prop_assert!(race.armed(Timer::Deadline).is_some());
-                let out = race.copies().iter().filter(|copy| copy.end == End::Out).count();
-                prop_assert!(out <= READ_COPIES_OUT_MAX + race.fresh_ties(), "{out} out");
-                prop_assert!(
-                    race.any_unsuspected_lives() || race.armed(Timer::Backoff).is_some(),
-                    "somebody can be counted on, or a rule is pending (R3, R7)"
-                );
-            } else {
-                prop_assert_eq!(race.next_due(), None);
-            }
-        }
-        let spent = tokens - drive.host.tokens;
-        let paid = drive.race.copies().iter().filter(|copy| copy.tie.is_none()).count();
-        prop_assert!(paid <= spent as usize, "every extra copy was paid for");
-    }
-}
+#[path = "race_walk_test.rs"]
+mod walk;

@@ -56,7 +56,7 @@ fn send_waiting(shared: &Shared, peer: &Peer) {
     while left > 0 {
         let mut packed = smallvec::SmallVec::<[Cancel; 4]>::new();
         while packed.len() < CANCELS_PER_DATAGRAM_MAX && left > 0 {
-            let Some(cancel) = peer.waiting.pop() else { break };
+            let Some(cancel) = peer.waiting.pop() else { return };
             left -= 1;
             if !shared.drops() {
                 packed.push(cancel);
@@ -64,7 +64,7 @@ fn send_waiting(shared: &Shared, peer: &Peer) {
         }
         let count = packed.len() as u64;
         if count == 0 {
-            break;
+            continue;
         }
         let sent = link.as_ref().is_some_and(|link| send_datagram(link, &PeerDatagram::Cancels(packed)));
         if sent {
@@ -269,9 +269,8 @@ async fn accept(shared: Arc<Shared>, wire: Arc<CancelWire>, receiver: CancelRece
     let mut tasks = JoinSet::new();
     while let Some(incoming) = wire.endpoint.accept().await {
         while tasks.try_join_next().is_some() {}
-        let Ok(permit) = room.clone().try_acquire_owned() else {
+        let Some((incoming, permit)) = handshake::admit(incoming, &room, ACCEPTED_MAX) else {
             shared.counters.accepts_failed.fetch_add(1, Relaxed);
-            incoming.refuse();
             continue;
         };
         let (shared, wire, receiver) = (shared.clone(), wire.clone(), receiver.clone());

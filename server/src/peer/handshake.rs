@@ -6,10 +6,12 @@ use crate::transport::tls::{Credentials, Port, StrangerError};
 use quinn::{ClientConfig, Connection, Endpoint, Incoming};
 use rand::Rng;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tiedkv_protocol::identity::NODE_DNS_NAME;
 use tiedkv_protocol::ids::NodeId;
 use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 /// Why there is no connection.
@@ -92,6 +94,24 @@ impl Dialler<'_> {
         let usable = found.into_iter().find(|candidate| candidate.is_ipv4() || !only_v4);
         usable.ok_or_else(|| fault("no address that this node's socket can reach".to_owned()))
     }
+}
+
+/// A place for a connection that somebody dials, out of `places`: refused when none is left, and asked to prove its
+/// address first (QUIC Retry, RFC 9000 section 8.1.2) when less than half are, so that a flood of forged addresses
+/// keeps no peer out.
+pub fn admit(incoming: Incoming, room: &Arc<Semaphore>, places: usize) -> Option<(Incoming, OwnedSemaphorePermit)> {
+    let Ok(permit) = room.clone().try_acquire_owned() else {
+        incoming.refuse();
+        return None;
+    };
+    let crowded = room.available_permits() < places / 2;
+    if crowded && !incoming.remote_address_validated() && incoming.may_retry() {
+        if let Err(error) = incoming.retry() {
+            tracing::debug!(%error, "retry not possible");
+        }
+        return None;
+    }
+    Some((incoming, permit))
 }
 
 /// Takes a connection that somebody dials to `port`.

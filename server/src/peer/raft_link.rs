@@ -2,6 +2,7 @@
 //! and those that were dialled to it. Says hello, refuses strangers and nodes whose folder is another one than
 //! before. What the streams carry is not known here.
 
+use crate::peer::handshake::admit;
 use crate::peer::hello::{HelloReply, Incarnations, PeerHello};
 use crate::peer::stream::{StreamError, read_message, write_message};
 use crate::transport::listen::endpoint;
@@ -17,7 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tiedkv_protocol::identity::NODE_DNS_NAME;
 use tiedkv_protocol::ids::NodeId;
-use tokio::sync::watch;
+use tiedkv_protocol::limits::MEMBERS_MAX;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
 /// A dial with its handshake and hello takes at most this long; who waits may wait less.
@@ -26,6 +28,10 @@ const DIAL_MAX: Duration = Duration::from_secs(2);
 const DIAL_PAUSE: Duration = Duration::from_millis(100);
 /// Who dialled must say hello within this time.
 const HELLO_MAX: Duration = Duration::from_secs(2);
+
+/// Connections that peers may have dialled to this node at a time, half-open ones included: a peer that lost its old
+/// one makes a new one before the old one has timed out.
+const ACCEPTED_MAX: usize = 4 * MEMBERS_MAX;
 
 /// What a stream is for: its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -177,12 +183,15 @@ impl RaftLink {
 
     /// Serves what peers dial until [`close`](Self::close).
     pub async fn accept(self: Arc<Self>, service: Arc<dyn PeerService>) {
+        let room = Arc::new(Semaphore::new(ACCEPTED_MAX));
         while let Some(incoming) = self.endpoint.accept().await {
+            let Some((incoming, permit)) = admit(incoming, &room, ACCEPTED_MAX) else { continue };
             let (link, service) = (self.clone(), service.clone());
             tokio::spawn(async move {
                 if let Err(error) = link.welcome(incoming, service).await {
                     tracing::debug!(%error, "a connection on the peer port ended");
                 }
+                drop(permit);
             });
         }
     }

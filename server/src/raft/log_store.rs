@@ -6,6 +6,7 @@
 
 use crate::raft::log_codec::{LoggedId, LoggedPayload, LoggedVote};
 use crate::raft::types::{Entry, LogId, Payload, TypeConfig, Vote};
+use futures_util::{Stream, TryStreamExt, stream};
 use openraft::entry::RaftEntry;
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::{LogState, OptionalSend, RaftLogReader};
@@ -232,17 +233,25 @@ impl RaftLogReader<TypeConfig> for LogStore {
     where
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
-        let from = match range.start_bound() {
-            Bound::Included(index) => *index,
-            Bound::Excluded(index) => *index + 1,
-            Bound::Unbounded => 0,
-        };
-        let to = match range.end_bound() {
-            Bound::Included(index) => *index + 1,
-            Bound::Excluded(index) => *index,
-            Bound::Unbounded => u64::MAX,
-        };
+        let (from, to) = bounds(&range);
         self.read(from, to, usize::MAX)
+    }
+
+    // The default reads the whole range first, which for a replica far behind is all that it has to apply.
+    async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = io::Result<Entry>> + OptionalSend
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let (from, to) = bounds(&range);
+        let parts = stream::try_unfold((self.clone(), from), move |(log, from)| async move {
+            if from >= to {
+                return Ok(None);
+            }
+            let part = log.read(from, to, READ_BYTES_MAX)?;
+            let next = part.last().map_or(to, |entry| entry.log_id.index + 1);
+            Ok::<_, io::Error>(Some((stream::iter(part.into_iter().map(Ok)), (log, next))))
+        });
+        Box::pin(parts.try_flatten())
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
@@ -338,6 +347,21 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             log.flush(true, None)
         })
     }
+}
+
+/// First index, and the one after the last.
+fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
+    let from = match range.start_bound() {
+        Bound::Included(index) => *index,
+        Bound::Excluded(index) => index.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let to = match range.end_bound() {
+        Bound::Included(index) => index.saturating_add(1),
+        Bound::Excluded(index) => *index,
+        Bound::Unbounded => u64::MAX,
+    };
+    (from, to)
 }
 
 /// Payload bytes, for bounds.

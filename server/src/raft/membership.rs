@@ -54,10 +54,10 @@ pub(super) async fn add(
     let id = member.node.0;
     let record = MemberRecord::from(member);
     let before = current(raft);
-    if before.nodes().count() >= MEMBERS_MAX {
-        return Err(refused(format!("a cluster has at most {MEMBERS_MAX} members")));
-    }
     match before.get_node(&id) {
+        None if before.nodes().count() >= MEMBERS_MAX => {
+            return Err(refused(format!("a cluster has at most {MEMBERS_MAX} members")));
+        }
         Some(known) if *known != record => {
             return Err(refused(format!("{} is a member under other addresses; remove it first", member.node)));
         }

@@ -157,9 +157,21 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     where
         S: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
     {
-        let entries: Vec<_> = entries.try_collect().await?;
-        let (sender, answer) = oneshot::channel();
-        self.done(Job::Apply(entries, sender), answer).await
+        let mut entries = entries;
+        loop {
+            // A part at a time: a replica that has much to catch up with holds no more of it in memory.
+            let (mut part, mut bytes) = (Vec::new(), 0);
+            while part.len() < COMMIT_ENTRIES_MAX && bytes < COMMIT_BYTES_MAX {
+                let Some(next) = entries.try_next().await? else { break };
+                bytes += crate::raft::log_store::payload_bytes(&next.0.payload);
+                part.push(next);
+            }
+            if part.is_empty() {
+                return Ok(());
+            }
+            let (sender, answer) = oneshot::channel();
+            self.done(Job::Apply(part, sender), answer).await?;
+        }
     }
 
     async fn get_snapshot_builder(&mut self) -> Self {

@@ -82,6 +82,12 @@ impl DeviceConfig {
                 return Err(Failure::new(ErrorCode::OverLimit, message));
             }
         }
+        // A far smaller load means gaps between jobs that no clock of ours can name.
+        if asked.jobs_load > 0.0 && asked.jobs_load < 1e-4 {
+            let message =
+                format!("disturbance `jobs_load` is {}; it must be 0 or at least 0.0001", asked.jobs_load);
+            return Err(Failure::new(ErrorCode::OverLimit, message));
+        }
         if asked.stall_share > 0.0 && !(100..=60_000_000).contains(&asked.stall_us) {
             let message = "disturbance `stall_us` must be within 100 and 60,000,000 while `stall_share` is above 0";
             return Err(Failure::new(ErrorCode::OverLimit, message));

@@ -43,6 +43,7 @@ fn disturbance_is_checked() {
     assert_eq!(code(DeviceConfig::Modelled(closed), &fine), Err(ErrorCode::NotAllowed));
     for wrong in [
         Disturbance { jobs_load: 1.2, ..Disturbance::default() },
+        Disturbance { jobs_load: 1e-30, ..Disturbance::default() },
         Disturbance { jobs_load: f64::NAN, ..Disturbance::default() },
         Disturbance { slow_factor: 0.0, ..Disturbance::default() },
         Disturbance { stall_share: 0.5, stall_us: 0, ..Disturbance::default() },

@@ -291,9 +291,12 @@ impl FjallStore {
     }
 
     fn publish(&self, writing: &Writing) {
-        if self.lagging.load(Ordering::Acquire) {
-            return;
+        if !self.lagging.load(Ordering::Acquire) {
+            self.publish_now(writing);
         }
+    }
+
+    fn publish_now(&self, writing: &Writing) {
         let view = publishable(&self.database, &writing.data, &writing.outcomes, &writing.meta, &self.fail_reads);
         self.view.store(Arc::new(view));
         for listener in self.listeners.read().iter() {
@@ -380,7 +383,8 @@ impl Install {
             &mut *writing,
             Writing { meta, data: self.data.clone(), outcomes: self.outcomes.clone(), swept: 0 },
         );
-        store.publish(&writing);
+        // Also while publication is held back: nothing may go on from a view of the old keyspaces.
+        store.publish_now(&writing);
         // Views of the old state go on; its files go with the last of them, or at the next open.
         for keyspace in [old.data, old.outcomes] {
             store.database.delete_keyspace(keyspace).map_err(|error| store.latch(engine_error(error)))?;
