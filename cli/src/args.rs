@@ -92,7 +92,7 @@ pub struct Demo {
     #[arg(long, value_name = "SETTINGS", default_value = "")]
     pub client: String,
     /// Where the servers keep their data
-    #[arg(long, value_enum, default_value_t = Storage::Memory, hide = true)]
+    #[arg(long, value_enum, default_value_t = Storage::Disk)]
     pub storage: Storage,
 }
 

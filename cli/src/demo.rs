@@ -45,6 +45,11 @@ pub async fn run(args: &Demo) -> Result<End> {
     };
     let end = match end {
         Ok(End::Ok) if args.keep => keep(&cluster, &mut signals).await,
+        // A server that died explains more than the call that failed because of it.
+        Err(error) => Err(match cluster.check_all_run() {
+            Err(dead) => error.context(dead.to_string()),
+            Ok(()) => error,
+        }),
         end => end,
     };
     cluster.stop_all(STOP_DEADLINE).await;

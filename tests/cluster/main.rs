@@ -13,6 +13,7 @@
 mod bad_input;
 mod bed;
 mod cancels;
+mod demo;
 mod faults;
 mod ghost;
 mod lag;
