@@ -69,6 +69,10 @@ pub(crate) async fn write(
             (Cause::Deadline(_) | Cause::NoReplica(_) | Cause::Closed | Cause::Node(_), Some(reason)) => {
                 Cause::UnknownOutcome(reason)
             }
+            // "Not applied now" says nothing of the try before: its outcome is forgotten.
+            (Cause::Call(failure), Some(reason)) if failure.code == ErrorCode::KeyExpired => {
+                Cause::UnknownOutcome(format!("{reason}; its outcome is forgotten by now"))
+            }
             (Cause::Deadline(_), None) => Cause::Deadline(deadline),
             (cause, _) => cause,
         };

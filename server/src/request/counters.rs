@@ -93,8 +93,6 @@ counters! {
     jobs_dropped,
     /// Service time of background jobs, microseconds.
     jobs_us,
-    /// Time that workers were held by stalls, microseconds.
-    stalled_us,
 }
 
 impl CountersSnapshot {

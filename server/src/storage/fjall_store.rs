@@ -124,7 +124,6 @@ pub struct FjallStore {
     writing: Mutex<Writing>,
     view: ArcSwap<FjallView>,
     listeners: RwLock<Vec<Arc<dyn PositionListener>>>,
-    fail_reads: Arc<AtomicBool>,
     lagging: AtomicBool,
     failed: Mutex<Option<StorageError>>,
     settings: StoreSettings,
@@ -162,8 +161,7 @@ impl FjallStore {
             }
         }
         let (data, outcomes) = keyspaces(&database, meta.generation, &settings)?;
-        let fail_reads = Arc::new(AtomicBool::new(false));
-        let view = publishable(&database, &data, &outcomes, &meta, &fail_reads);
+        let view = publishable(&database, &data, &outcomes, &meta);
         let swept = 0;
         Ok(Self {
             database,
@@ -171,7 +169,6 @@ impl FjallStore {
             writing: Mutex::new(Writing { meta, data, outcomes, swept }),
             view: ArcSwap::from_pointee(view),
             listeners: RwLock::new(Vec::new()),
-            fail_reads,
             lagging: AtomicBool::new(false),
             failed: Mutex::new(None),
             settings,
@@ -233,11 +230,6 @@ impl FjallStore {
         self.failed.lock().clone()
     }
 
-    /// Makes reads fail or work, for tests of a broken disk.
-    pub fn set_fail_reads(&self, on: bool) {
-        self.fail_reads.store(on, Ordering::Relaxed);
-    }
-
     /// Holds publication back or catches up, for tests: batches are applied meanwhile, nobody sees them.
     pub fn set_lag(&self, on: bool) {
         let writing = self.writing.lock();
@@ -297,7 +289,7 @@ impl FjallStore {
     }
 
     fn publish_now(&self, writing: &Writing) {
-        let view = publishable(&self.database, &writing.data, &writing.outcomes, &writing.meta, &self.fail_reads);
+        let view = publishable(&self.database, &writing.data, &writing.outcomes, &writing.meta);
         self.view.store(Arc::new(view));
         for listener in self.listeners.read().iter() {
             listener.published(writing.meta.position);
@@ -452,13 +444,7 @@ fn generation_of(name: &str) -> Option<u64> {
     name.strip_prefix("data-").or_else(|| name.strip_prefix("outcomes-"))?.parse().ok()
 }
 
-fn publishable(
-    database: &Database,
-    data: &Keyspace,
-    outcomes: &Keyspace,
-    meta: &Meta,
-    fail_reads: &Arc<AtomicBool>,
-) -> FjallView {
+fn publishable(database: &Database, data: &Keyspace, outcomes: &Keyspace, meta: &Meta) -> FjallView {
     FjallView {
         snapshot: database.snapshot(),
         data: data.clone(),
@@ -468,7 +454,6 @@ fn publishable(
         generation: meta.generation,
         note: meta.note.clone(),
         forgotten: meta.forgotten,
-        fail_reads: fail_reads.clone(),
     }
 }
 

@@ -6,8 +6,6 @@
 use crate::storage::state_store::{StorageError, Stored, View};
 use bytes::Bytes;
 use fjall::{Keyspace, Readable, Snapshot};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tiedkv_protocol::ids::{Position, Version};
 
 /// Version of the bytes of a value on disk.
@@ -27,8 +25,6 @@ pub struct FjallView {
     pub(super) note: Bytes,
     /// Outcomes up to here are forgotten.
     pub(super) forgotten: Position,
-    /// Reads fail while set, for tests of a broken disk.
-    pub(super) fail_reads: Arc<AtomicBool>,
 }
 
 /// A value as kept on disk: format, version (little-endian), bytes. Blocks and journal of the engine carry
@@ -78,9 +74,6 @@ impl View for FjallView {
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Stored>, StorageError> {
-        if self.fail_reads.load(Ordering::Relaxed) {
-            return Err(StorageError::Failed("reads fail on request of a test".to_owned()));
-        }
         match self.snapshot.get(&self.data, key).map_err(engine_error)? {
             None => Ok(None),
             Some(bytes) => {
