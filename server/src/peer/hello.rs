@@ -65,11 +65,22 @@ pub enum HelloReply {
     Refused(String),
 }
 
+/// Why a peer is not worked with.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAdmitted {
+    /// It will never be like this: says what to do. A peer that is told so stops.
+    #[error("{0}")]
+    Never(String),
+    /// The fault is on this side and may pass; it must stop no peer.
+    #[error("{0}")]
+    NotNow(String),
+}
+
 /// Remembers in which life of its folder each peer was seen.
 pub trait Incarnations: Send + Sync {
     /// Admits a peer, remembering it durably when it is seen for the first time.
     ///
     /// # Errors
-    /// When the peer was seen with another folder: says what to do.
-    fn admit(&self, node: NodeId, incarnation: u128) -> Result<(), String>;
+    /// When the peer was seen with another folder, or cannot be remembered.
+    fn admit(&self, node: NodeId, incarnation: u128) -> Result<(), NotAdmitted>;
 }

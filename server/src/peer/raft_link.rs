@@ -3,7 +3,7 @@
 //! before. What the streams carry is not known here.
 
 use crate::peer::handshake::admit;
-use crate::peer::hello::{HelloReply, Incarnations, PeerHello};
+use crate::peer::hello::{HelloReply, Incarnations, NotAdmitted, PeerHello};
 use crate::peer::stream::{StreamError, read_message, write_message};
 use crate::transport::listen::endpoint;
 use crate::transport::quic;
@@ -283,15 +283,15 @@ impl RaftLink {
             Ok(HelloReply::Welcome(theirs)) => match self.judge(to, &theirs) {
                 Ok(()) => Ok(connection),
                 Err(why) => {
-                    connection.close(quic::CLOSE_STRANGER, why.as_bytes());
-                    Err(unreachable(why))
+                    connection.close(quic::CLOSE_STRANGER, why.to_string().as_bytes());
+                    Err(unreachable(why.to_string()))
                 }
             },
         }
     }
 
-    fn judge(&self, from: NodeId, theirs: &PeerHello) -> Result<(), String> {
-        self.hello.check(from, theirs)?;
+    fn judge(&self, from: NodeId, theirs: &PeerHello) -> Result<(), NotAdmitted> {
+        self.hello.check(from, theirs).map_err(NotAdmitted::Never)?;
         self.incarnations.admit(from, theirs.incarnation)
     }
 
@@ -321,7 +321,12 @@ impl RaftLink {
             };
             match self.judge(from, &theirs) {
                 Ok(()) => write_message(&mut send, &HelloReply::Welcome(self.hello.clone())).await?,
-                Err(why) => {
+                Err(NotAdmitted::NotNow(why)) => {
+                    tracing::error!(%from, %why, "a peer is not admitted now");
+                    connection.close(quic::CLOSE_OVER_LIMIT, why.as_bytes());
+                    return Err(StreamError::Lost(why));
+                }
+                Err(NotAdmitted::Never(why)) => {
                     tracing::warn!(%from, %why, "refused a peer");
                     write_message(&mut send, &HelloReply::Refused(why.clone())).await?;
                     let _gone = send.finish();

@@ -4,7 +4,7 @@
 //! (incarnation); `peers.json` remembers the incarnations of the peers seen. Files are written beside, fsynced,
 //! renamed, and the folder fsynced, so that a first start that dies half-way can be run again.
 
-use crate::peer::hello::Incarnations;
+use crate::peer::hello::{Incarnations, NotAdmitted};
 use parking_lot::Mutex;
 use rand::RngCore;
 use serde::{Deserialize, Serialize};
@@ -155,22 +155,22 @@ impl Folder {
 }
 
 impl Incarnations for Folder {
-    fn admit(&self, node: NodeId, incarnation: u128) -> Result<(), String> {
+    fn admit(&self, node: NodeId, incarnation: u128) -> Result<(), NotAdmitted> {
         let text = format!("{incarnation:032x}");
         let mut peers = self.peers.lock();
         match peers.incarnations.get(&node.0) {
             Some(known) if *known == text => Ok(()),
-            Some(_) => Err(format!(
+            Some(_) => Err(NotAdmitted::Never(format!(
                 "node {} comes with another data folder than before (wiped, replaced or restored): it may have \
                  forgotten votes and writes that it acknowledged. Remove it (`tiedkv member remove {}`) and add it \
                  again under a node id that was never used",
                 node.0, node.0
-            )),
+            ))),
             None => {
                 peers.incarnations.insert(node.0, text);
                 if let Err(error) = write(&self.path, "peers.json", &*peers) {
                     peers.incarnations.remove(&node.0);
-                    return Err(format!("cannot remember the peer: {error}"));
+                    return Err(NotAdmitted::NotNow(format!("cannot remember the peer: {error}")));
                 }
                 Ok(())
             }

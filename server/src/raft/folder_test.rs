@@ -41,6 +41,18 @@ fn a_peer_in_another_life_is_refused_also_after_a_restart() {
     let folder = Folder::open(parent.path(), CLUSTER, NodeId(1)).unwrap();
     folder.admit(NodeId(2), 77).unwrap();
     let refused = folder.admit(NodeId(2), 78).unwrap_err();
-    assert!(refused.contains("member remove 2"), "{refused}");
+    assert!(matches!(&refused, NotAdmitted::Never(why) if why.contains("member remove 2")), "{refused}");
     folder.admit(NodeId(3), 78).unwrap();
+}
+
+#[test]
+fn a_peer_that_cannot_be_remembered_is_not_refused_for_good() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = Folder::open(parent.path(), CLUSTER, NodeId(1)).unwrap();
+    let in_the_way = parent.path().join("peers.json.new");
+    std::fs::create_dir(&in_the_way).unwrap();
+    assert!(matches!(folder.admit(NodeId(2), 77), Err(NotAdmitted::NotNow(_))));
+    std::fs::remove_dir(&in_the_way).unwrap();
+    // Nothing was remembered: another folder is as good as the first.
+    folder.admit(NodeId(2), 78).unwrap();
 }
