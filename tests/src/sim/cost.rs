@@ -51,13 +51,13 @@ pub fn per_read(policy: ReadPolicy, reads: u32) -> Duration {
         let answer = Event::Answer { copy: CopyIndex(0), answer: Answer::Good };
         race.on_event(answer, now, &mut host, &mut actions);
         actions.clear();
-        let latency = Duration::from_micros(5_300);
+        let latency = Duration::from_micros(9_200);
         for (number, copy) in race.copies().iter().enumerate() {
             engine.copy_sent(copy.replica, copy.kind);
             engine.copy_gone(copy.replica, copy.kind);
             if number == 0 {
                 let service = answer_of(copy.replica);
-                let (wait, served) = (Duration::from_micros(100), Duration::from_micros(5_000));
+                let (wait, served) = (Duration::from_micros(4_000), Duration::from_micros(5_000));
                 if let Some((_, pace)) = ways.0.iter_mut().find(|(node, _)| *node == copy.replica) {
                     pace.record(latency, wait, served, now);
                 }
@@ -74,7 +74,7 @@ fn answer_of(node: NodeId) -> Service {
     Service {
         node,
         started: true,
-        queue_wait_us: 100,
+        queue_wait_us: 4_000, // often enough to keep the gate open
         service_time_us: 5_000,
         queue_depth: 0,
         flags: 0,
