@@ -168,13 +168,13 @@ fn a_broken_disk_stops_acknowledging_and_is_told() {
 #[test]
 fn an_old_key_is_expired_and_told_what_a_fresh_one_needs() {
     let cluster = Cluster::start(|config| {
-        config.outcomes = OutcomeLimits { count_max: 100, age_max_ms: u64::MAX };
+        config.outcomes = OutcomeLimits { count_max: 2_000, age_max_ms: u64::MAX };
     });
     let leader = cluster.leader();
     let first = put("first", cluster.next());
     cluster.write(leader, first.clone(), "1").unwrap();
     // Keys that know the present, as those of a client that has seen something.
-    for _ in 0..3 {
+    for _ in 0..5 {
         let floor = cluster.group(leader).store().current().position();
         let writes: Vec<_> = (0..700)
             .map(|_| {

@@ -22,7 +22,7 @@ pub const RECORD_BYTES: usize = 1 + 16 + 16 + 8 + 8 + 8 + 2;
 /// How long outcomes are kept. The same on every member of a cluster: peers compare it when they say hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct OutcomeLimits {
-    /// Most outcomes kept, about; 24 bytes of memory and 67 of disk each, and 150 more per client.
+    /// Most outcomes kept, give or take a run of [`RUN_LEN`]; several runs at least. 24 bytes of memory and 67 of disk each, and 150 more per client.
     pub count_max: u64,
     /// Longest time kept, milliseconds of log time.
     pub age_max_ms: u64,
