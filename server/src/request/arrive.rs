@@ -4,11 +4,10 @@
 use crate::clock;
 use crate::request::admit::{NotIn, Rules, check};
 use crate::request::barrier::BarrierReply;
-use crate::request::copy_name::CopyName;
 use crate::request::copy_state::Verdict;
 use crate::request::doors::Caller;
 use crate::request::end::{Silent, kind_index, on_the_way_out, storage_latched};
-use crate::request::held::{HeldBarrier, HeldCopy};
+use crate::request::held::{Admission, HeldBarrier, HeldCopy};
 use crate::request::lane_room::{Joined, Shed};
 use crate::request::state::PathState;
 use crate::request::tie::{Arrival, Arriving};
@@ -27,6 +26,10 @@ impl PathState {
         self.counters.received_by_kind[kind_index(request.kind)].add_one();
         let now = clock::now();
         let id = request.request;
+        let span = tracing::debug_span!("arrive", node = %self.config.node, read = %request.read,
+            tie = ?request.tie.as_ref().map(|tie| tie.id), copy = request.tie.as_ref().map(|tie| tie.number.0),
+            kind = request.kind.name());
+        let _entered = span.entered();
         match self.check(caller, request, received, now) {
             Ok(copy) => self.let_in(&copy, now),
             Err(failure) => self.turn_away(caller, id, failure),
@@ -55,9 +58,8 @@ impl PathState {
             ReadLevel::Linearizable => Some(self.ask_barrier(lane)?),
             ReadLevel::Stale { .. } | ReadLevel::Session { .. } => None,
         };
-        let name = CopyName::of(caller.id, caller.connection, &request);
-        let time = (now, received + time_left);
-        Ok(Arc::new(HeldCopy::new(name, caller.clone(), request, lane, time, barrier)))
+        let admission = Admission { lane, admitted: now, deadline: received + time_left, barrier };
+        Ok(Arc::new(HeldCopy::new(caller.clone(), request, admission)))
     }
 
     /// Asked at admission, so that the answer overlaps the queue.

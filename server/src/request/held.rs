@@ -28,7 +28,7 @@ pub struct HeldCopy {
     pub lane: u16,
     /// When it was admitted.
     pub admitted: Moment,
-    /// When its caller stops waiting.
+    /// When its caller stops waiting, on this node's clock.
     pub deadline: Moment,
     /// What a linearizable read waits for.
     pub barrier: Option<HeldBarrier>,
@@ -36,6 +36,18 @@ pub struct HeldCopy {
     started_ns: AtomicU64,
     left_ns: AtomicU64,
     worker: AtomicU32,
+}
+
+/// What admission adds to a request.
+pub struct Admission {
+    /// The lane it is charged to.
+    pub lane: u16,
+    /// Now.
+    pub admitted: Moment,
+    /// Receipt and the time left that it is given.
+    pub deadline: Moment,
+    /// Asked for a linearizable read.
+    pub barrier: Option<HeldBarrier>,
 }
 
 /// The question asked at admission of a linearizable read.
@@ -48,18 +60,11 @@ pub struct HeldBarrier {
 
 impl HeldCopy {
     /// A copy that is about to queue.
-    pub fn new(
-        name: CopyName,
-        caller: Caller,
-        request: ReadRequest,
-        lane: u16,
-        time: (Moment, Moment),
-        barrier: Option<HeldBarrier>,
-    ) -> Self {
-        let (admitted, deadline) = time;
+    pub fn new(caller: Caller, request: ReadRequest, admission: Admission) -> Self {
+        let Admission { lane, admitted, deadline, barrier } = admission;
         Self {
             state: CopyState::default(),
-            name,
+            name: CopyName::of(caller.id, caller.connection, &request),
             caller,
             request,
             lane,

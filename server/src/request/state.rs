@@ -54,7 +54,9 @@ pub struct PathState {
     median: Mutex<ServiceMedian>,
     service_p50_ns: AtomicU64,
     flags: AtomicU8,
-    in_flight: Mutex<u64>,
+    in_flight: AtomicU64,
+    /// Held only by who waits for the end of a drain and by who ends the last copy then.
+    draining_wait: Mutex<()>,
     none_in_flight: Condvar,
     workers: Vec<Unparker>,
     keeper: Unparker,
@@ -92,7 +94,8 @@ impl PathState {
             median: Mutex::default(),
             service_p50_ns: AtomicU64::new(0),
             flags: AtomicU8::new(0),
-            in_flight: Mutex::new(0),
+            in_flight: AtomicU64::new(0),
+            draining_wait: Mutex::new(()),
             none_in_flight: Condvar::new(),
             workers,
             keeper,
@@ -197,30 +200,30 @@ impl PathState {
 
     /// A copy is in; it will leave exactly once.
     pub(crate) fn count_in(&self) {
-        *self.in_flight.lock() += 1;
+        self.in_flight.fetch_add(1, SeqCst);
     }
 
     pub(crate) fn count_out(&self) {
-        let mut in_flight = self.in_flight.lock();
-        *in_flight = in_flight.saturating_sub(1);
-        if *in_flight == 0 && self.is_draining() {
+        let last = self.in_flight.fetch_sub(1, SeqCst) == 1;
+        if last && self.draining.load(SeqCst) {
+            let _waits_or_looks_later = self.draining_wait.lock();
             self.none_in_flight.notify_all();
         }
     }
 
-    /// Blocks until nothing is in flight, at most until `deadline`; true when nothing is.
+    /// Blocks until nothing is in flight, at most until `deadline`; true when nothing is. Drain first.
     pub(crate) fn wait_for_none(&self, deadline: Moment) -> bool {
-        let mut in_flight = self.in_flight.lock();
-        while *in_flight > 0 {
-            if self.none_in_flight.wait_until(&mut in_flight, crate::clock::instant(deadline)).timed_out() {
-                return *in_flight == 0;
+        let mut waiting = self.draining_wait.lock();
+        while self.in_flight() > 0 {
+            if self.none_in_flight.wait_until(&mut waiting, crate::clock::instant(deadline)).timed_out() {
+                return self.in_flight() == 0;
             }
         }
         true
     }
 
     pub(crate) fn in_flight(&self) -> u64 {
-        *self.in_flight.lock()
+        self.in_flight.load(SeqCst)
     }
 }
 

@@ -23,6 +23,17 @@ pub struct Operation {
     pub deadline: Moment,
 }
 
+/// What a worker is told at a cancellation point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Nothing.
+    GoOn,
+    /// The operation is to stop: yield or withdraw. A stall goes on to its end.
+    Stop,
+    /// The node closes: everything ends, also a stall.
+    Close,
+}
+
 /// How an operation left its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
@@ -31,9 +42,18 @@ pub enum Left {
     /// Its chunk is served; this much is left.
     Chunk(Duration),
     /// It was told to stop, and the device let go of it.
-    Interrupted,
+    Stopped,
     /// Its deadline came.
     Overdue,
+}
+
+/// What a worker spent on an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// How it ended.
+    pub left: Left,
+    /// How long the device stood still in it.
+    pub stalled: Duration,
 }
 
 /// Waits until `deadline`, or until unparked; a stray token only costs a look around.
@@ -41,59 +61,58 @@ pub fn park_until(parker: &Parker, deadline: Moment) {
     parker.park_deadline(clock::instant(deadline));
 }
 
-/// Serves an operation on a modelled device. `must_stop` is a cancellation point: asked whenever the worker is woken.
-/// A stall is waited for whatever `must_stop` says.
-pub fn operate(parker: &Parker, pace: &Pace, operation: Operation, must_stop: impl Fn() -> bool) -> Left {
+/// Serves an operation on a modelled device. `told` is a cancellation point: asked whenever the worker is woken.
+pub fn operate(parker: &Parker, pace: &Pace, operation: Operation, told: impl Fn() -> Told) -> Spent {
     let Operation { from: mut at, mut left, chunk_max, deadline } = operation;
-    let mut chunk = chunk_max;
-    loop {
+    let (mut chunk, mut stalled) = (chunk_max, Duration::ZERO);
+    let left = loop {
         if left.is_zero() {
-            return Left::Done;
+            break Left::Done;
         }
         match pace.phase(at, left) {
             DevicePhase::Stalled(end) => {
-                while clock::now() < end {
-                    park_until(parker, end);
-                }
+                wait_until(parker, end, || told() == Told::Close);
+                stalled += end.since(at);
                 at = end;
-                if must_stop() {
-                    return Left::Interrupted;
+                if told() != Told::GoOn {
+                    break Left::Stopped;
                 }
             }
             DevicePhase::Serving(end) => {
                 let end = end.min(at + chunk).min(deadline.max(at));
-                loop {
-                    if must_stop() {
-                        return Left::Interrupted;
-                    }
-                    if clock::now() >= end {
-                        break;
-                    }
-                    park_until(parker, end);
+                if wait_until(parker, end, || told() != Told::GoOn) {
+                    break Left::Stopped;
                 }
                 let served = end.since(at);
                 left = left.saturating_sub(served);
                 chunk = chunk.saturating_sub(served);
                 at = end;
                 if left.is_zero() {
-                    return Left::Done;
+                    break Left::Done;
                 }
                 if at >= deadline {
-                    return Left::Overdue;
+                    break Left::Overdue;
                 }
                 if chunk.is_zero() {
-                    return Left::Chunk(left);
+                    break Left::Chunk(left);
                 }
             }
         }
-    }
+    };
+    Spent { left, stalled }
 }
 
-/// Serves a background job: as an operation that nobody stops and that is not cut. `closing` ends it early when the
-/// node does.
-pub fn operate_job(parker: &Parker, pace: &Pace, from: Moment, service: Duration, closing: impl Fn() -> bool) {
-    let operation = Operation { from, left: service, chunk_max: Duration::MAX, deadline: Moment(u64::MAX) };
-    let _ = operate(parker, pace, operation, closing);
+/// Waits until `end`; true when `cut` ended the wait before.
+fn wait_until(parker: &Parker, end: Moment, cut: impl Fn() -> bool) -> bool {
+    loop {
+        if cut() {
+            return true;
+        }
+        if clock::now() >= end {
+            return false;
+        }
+        park_until(parker, end);
+    }
 }
 
 /// Readies the thread for precise waits; a refusal costs precision only.

@@ -21,14 +21,14 @@ fn operation(left: Duration) -> Operation {
 /// Always within a stall that ends in `left` or less, struck after the start.
 fn stalled() -> (Pace, Moment) {
     let asked =
-        Disturbance { stall_share: 0.5, stall_us: 60_000, stall_after_start: true, ..Disturbance::default() };
+        Disturbance { stall_share: 0.5, stall_us: 200_000, stall_after_start: true, ..Disturbance::default() };
     let model = ModelledConfig { mean_service: MS, seed: 0, disturbance_allowed: true };
     let name = LaneName { node: NodeId(1), lane: 0, workers: 1 };
     let pace = LaneDisturbance::new(&asked, &model, name, clock::now(), 0).pace;
     loop {
         let now = clock::now();
         match pace.phase(now, MS) {
-            DevicePhase::Stalled(end) if end.since(now) > 20 * MS => return (pace, end),
+            DevicePhase::Stalled(end) if end.since(now) > 100 * MS => return (pace, end),
             _ => std::thread::yield_now(),
         }
     }
@@ -38,7 +38,7 @@ fn stalled() -> (Pace, Moment) {
 fn an_operation_takes_its_service_time() {
     let parker = Parker::new();
     let began = clock::now();
-    assert_eq!(operate(&parker, &quiet(), operation(5 * MS), || false), Left::Done);
+    assert_eq!(operate(&parker, &quiet(), operation(5 * MS), || Told::GoOn).left, Left::Done);
     assert!(clock::now().since(began) >= 5 * MS);
 }
 
@@ -52,8 +52,9 @@ fn an_interrupt_ends_the_service_part() {
             stop.store(true, SeqCst);
             unparker.unpark();
         });
-        let left = operate(&parker, &quiet(), operation(Duration::from_secs(10)), || stop.load(SeqCst));
-        assert_eq!(left, Left::Interrupted);
+        let told = || if stop.load(SeqCst) { Told::Stop } else { Told::GoOn };
+        let spent = operate(&parker, &quiet(), operation(Duration::from_secs(10)), told);
+        assert_eq!(spent, Spent { left: Left::Stopped, stalled: Duration::ZERO });
     });
     assert!(clock::now().since(began) < Duration::from_secs(5));
 }
@@ -63,19 +64,28 @@ fn an_interrupt_does_not_end_a_stall() {
     let parker = Parker::new();
     let (pace, stall_end) = stalled();
     parker.unparker().unpark();
-    assert_eq!(operate(&parker, &pace, operation(MS), || true), Left::Interrupted);
+    let spent = operate(&parker, &pace, operation(MS), || Told::Stop);
+    assert!(spent.left == Left::Stopped && spent.stalled > 10 * MS, "{spent:?}");
     assert!(clock::now() >= stall_end);
+}
+
+#[test]
+fn a_closing_node_does_not_wait_for_a_stall() {
+    let parker = Parker::new();
+    let (pace, stall_end) = stalled();
+    assert_eq!(operate(&parker, &pace, operation(MS), || Told::Close).left, Left::Stopped);
+    assert!(clock::now() < stall_end);
 }
 
 #[test]
 fn chunks_and_deadlines_cut() {
     let parker = Parker::new();
     let chunked = Operation { chunk_max: 2 * MS, ..operation(5 * MS) };
-    assert_eq!(operate(&parker, &quiet(), chunked, || false), Left::Chunk(3 * MS));
+    assert_eq!(operate(&parker, &quiet(), chunked, || Told::GoOn).left, Left::Chunk(3 * MS));
     let from = clock::now();
     let late = Operation { from, deadline: from + 2 * MS, ..operation(5 * MS) };
-    assert_eq!(operate(&parker, &quiet(), late, || false), Left::Overdue);
-    assert_eq!(operate(&parker, &quiet(), operation(Duration::ZERO), || true), Left::Done);
+    assert_eq!(operate(&parker, &quiet(), late, || Told::GoOn).left, Left::Overdue);
+    assert_eq!(operate(&parker, &quiet(), operation(Duration::ZERO), || Told::Stop).left, Left::Done);
 }
 
 /// Prints what a wait overshoots; the bound is loose because CI machines are busy.
@@ -86,7 +96,7 @@ fn overshoot_is_small() {
     let mut over: Vec<u64> = (0..200)
         .map(|_| {
             let asked = operation(2 * MS);
-            let _ = operate(&parker, &quiet(), asked, || false);
+            let _ = operate(&parker, &quiet(), asked, || Told::GoOn);
             clock::now().since(asked.from + 2 * MS).as_micros() as u64
         })
         .collect();
