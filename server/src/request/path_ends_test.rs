@@ -31,7 +31,7 @@ fn too_little_time_left_is_answered_expired_at_the_pop() {
     // The estimate of the service time needs samples first.
     (0..40).for_each(|request| node.read(read(request)));
     (0..40).for_each(|_| assert!(node.answer().outcome.is_ok()));
-    assert!((1_500..8_000).contains(&node.path.status().service_p50_us), "{}", node.path.status().service_p50_us);
+    assert!(node.path.status().service_p50_us > 1_500, "{}", node.path.status().service_p50_us);
     node.read(ReadRequest { time_left_us: 1_000, ..tied(50, 0, 1) });
     let reply = node.answer();
     assert_eq!((code(reply.outcome), reply.service.started), (Some(ErrorCode::Expired), false));
@@ -96,16 +96,23 @@ fn storage_errors_latch_before_the_start_and_heal() {
 
 #[test]
 fn a_stop_lets_what_runs_finish_and_answers_everything() {
-    let cluster = Cluster::new(1, |config| config.device = modelled(10 * MS));
+    let cluster = Cluster::new(1, |config| config.device = modelled(20 * MS));
     let node = cluster.node(0);
     (0..5).for_each(|request| node.read(read(request)));
     node.path.drain();
     node.read(read(9));
-    let refused = node.answer_now().expect("refused at once");
-    assert_eq!((refused.request, code(refused.outcome)), (RequestId(9), Some(ErrorCode::TryElsewhere)));
+    let mut answers: Vec<_> = std::iter::from_fn(|| node.answer_now()).collect();
+    let refused = answers.iter().position(|reply| reply.request == RequestId(9)).expect("refused at once");
+    let refused = answers.remove(refused);
+    assert_eq!(code(refused.outcome), Some(ErrorCode::TryElsewhere));
     assert_ne!(refused.service.flags & flags::DRAINING, 0);
     node.path.stop(PATIENCE);
-    (0..5).for_each(|_| assert!(node.answer_now().expect("answered before the stop returned").outcome.is_ok()));
+    answers.extend(std::iter::from_fn(|| node.answer_now()));
+    assert_eq!(
+        answers.iter().filter(|reply| reply.outcome.is_ok()).count(),
+        5,
+        "answered before the stop returned"
+    );
     node.assert_balanced();
     node.path.stop(PATIENCE);
 }
@@ -186,7 +193,7 @@ fn copies_of_one_tie_on_one_node_are_a_protocol_error_that_is_answered() {
 }
 
 #[test]
-fn background_jobs_offer_their_load_and_lengthen_the_queue_wait() {
+fn background_jobs_offer_their_load() {
     let cluster = Cluster::new(1, |config| {
         config.device = modelled(2 * MS);
         config.lanes = 4;
@@ -195,9 +202,12 @@ fn background_jobs_offer_their_load_and_lengthen_the_queue_wait() {
     node.path.disturb(Disturbance { jobs_load: 0.4, ..Disturbance::default() }).expect("allowed");
     let began = clock::now();
     let counters = node.until("jobs", |c| c.jobs_done >= 1_500);
-    let load = counters.jobs_us as f64 / (clock::now().since(began).as_micros() as f64 * 4.0);
-    // Standard error about .01; overshoot of the waits lengthens jobs on a busy machine.
-    assert!((0.34..0.56).contains(&load), "offered .40, served {load}");
+    // 4 lanes x .40 / 2 ms = 800 a second; the standard error of 1,500 is 2.6 %. Counted, since on a busy machine each
+    // wait overshoots, which is no load that was offered.
+    let rate = counters.jobs_done as f64 / clock::now().since(began).as_secs_f64();
+    assert!((700.0..900.0).contains(&rate), "offered 800 jobs/s, served {rate}");
+    let mean_us = counters.jobs_us as f64 / counters.jobs_done as f64;
+    assert!(mean_us > 1_850.0, "{mean_us}");
     node.path.disturb(Disturbance::default()).expect("allowed");
     let quiet = node.path.counters().jobs_done;
     node.read(read(1));
@@ -247,6 +257,7 @@ fn counters_balance_under_everything_at_once() {
         for node in &cluster.nodes {
             node.store.lag(false);
             node.path.fail_reads(false);
+            node.path.disturb(Disturbance::default()).expect("allowed");
             node.until("rest", |counters| counters.in_flight() == 0);
         }
         done.store(true, SeqCst);
@@ -258,7 +269,8 @@ fn counters_balance_under_everything_at_once() {
         assert_eq!(counters.answered(), answered);
         let own = [counters.yielded, counters.cancelled, counters.withdrawn, counters.early_dropped];
         silent.iter_mut().zip(own).for_each(|(all, own)| *all += own);
-        assert!(node.path.status().lanes.iter().all(|lane| lane.depth < 5 && lane.set_aside == 0));
+        // Nothing is left, and no withdrawn copy was counted twice or not at all.
+        node.until("empty lanes", |_| node.path.status().lanes.iter().all(|lane| lane.depth + lane.set_aside == 0));
     }
     assert!(silent.iter().all(|count| *count > 0), "every silent end happened: {silent:?}");
 }

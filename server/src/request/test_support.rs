@@ -232,19 +232,24 @@ pub fn seen(position: u64) -> ReadLevel {
     ReadLevel::Session { seen: Position(position) }
 }
 
-/// Disturbs lane 0 of a node so that it is stalled now; says until when (a quarter to half a second from now).
+/// Disturbs lane 0 of a node so that it is stalled now; says until when (about a second from now).
 pub fn stall_now(node: &TestNode, stall_after_start: bool) -> Moment {
     let model = ModelledConfig { mean_service: Duration::ZERO, seed: 1, disturbance_allowed: true };
     let name = LaneName { node: node.id, lane: 0, workers: 1 };
     for seed in 0..10_000 {
-        let asked =
-            Disturbance { stall_share: 0.5, stall_us: 600_000, stall_after_start, seed, ..Disturbance::default() };
+        let asked = Disturbance {
+            stall_share: 0.5,
+            stall_us: 1_600_000,
+            stall_after_start,
+            seed,
+            ..Disturbance::default()
+        };
         let now = clock::now();
         // Asked as for a stall after the start, since its phase tells the end; stalls are where they are either way.
         let shown = Disturbance { stall_after_start: true, ..asked.clone() };
         let pace = LaneDisturbance::new(&shown, &model, name, now, clock::unix_ns()).pace;
         if let DevicePhase::Stalled(end) = pace.phase(now, Duration::from_secs(1))
-            && (250..500).contains(&end.since(now).as_millis())
+            && (700..1_200).contains(&end.since(now).as_millis())
         {
             node.path.disturb(asked).expect("allowed");
             return end;

