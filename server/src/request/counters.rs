@@ -93,6 +93,8 @@ counters! {
     jobs_dropped,
     /// Service time of background jobs, microseconds.
     jobs_us,
+    /// Time that workers were held by stalls after a start, microseconds.
+    stalled_us,
 }
 
 impl CountersSnapshot {
