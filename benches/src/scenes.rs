@@ -3,6 +3,7 @@
 
 use crate::load::cpu;
 use crate::load::join::join;
+use crate::load::machine::{Machine, Watch};
 use crate::load::nodes::Nodes;
 use crate::load::run::{OpenLoop, Outcome, play};
 use crate::load::workload::Workload;
@@ -142,6 +143,8 @@ pub struct Played {
     pub row: Row,
     /// The open loop's own figures.
     pub outcome: Outcome,
+    /// How quiet the machine was meanwhile, warm-up included.
+    pub machine: Machine,
 }
 
 impl Stage {
@@ -163,7 +166,9 @@ impl Stage {
         self.nodes.disturb(&Disturbance { jobs_load, ..Disturbance::default() }).await?;
         self.nodes.record_starts(true).await?;
         let (cancels, stats, cpu) = (self.nodes.cancels_sent().await?, self.client.stats(), self.cpu());
+        let watch = Watch::start();
         let outcome = play(&self.views, &self.profile.plan(scene), progress).await?;
+        let machine = watch.end();
         let (cpu_used, stats_after) = (self.cpu().saturating_sub(cpu), self.client.stats());
         self.nodes.wait_at_rest().await?;
         let cancels = self.nodes.cancels_sent().await? - cancels;
@@ -182,7 +187,8 @@ impl Stage {
         row.wasted_work_pct = joined.wasted_pct();
         row.messages_per_read = (copies + withdraws + answers + cancels) as f64 / sent;
         row.cpu_us_per_read = cpu_used.as_secs_f64() * 1e6 / sent;
-        Ok(Played { row, outcome })
+        row.set_machine(&machine);
+        Ok(Played { row, outcome, machine })
     }
 
     fn cpu(&self) -> Duration {

@@ -1,5 +1,6 @@
 //! One row of a report: a scene played under a policy. The JSON keys are stable and documented in the README.
 
+use crate::load::machine::Machine;
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer};
 use tiedkv_client::ReadPolicy;
@@ -58,6 +59,12 @@ pub struct Row {
     pub messages_per_read: f64,
     /// Processor time of client and servers per read, microseconds.
     pub cpu_us_per_read: f64,
+    /// Share of processor time in use on this machine, percent.
+    pub machine_busy_pct: f64,
+    /// Share of processor time that the host gave to others, percent; 0 where it does not say.
+    pub machine_steal_pct: f64,
+    /// Share of time that processors stood still, percent.
+    pub machine_standstill_pct: f64,
 }
 
 impl SceneName {
@@ -72,6 +79,13 @@ impl Row {
         self.p90_us = latencies.value_at_quantile(0.9);
         self.p99_us = latencies.value_at_quantile(0.99);
         self.p999_us = latencies.value_at_quantile(0.999);
+    }
+
+    /// Fills in how quiet the machine was.
+    pub fn set_machine(&mut self, machine: &Machine) {
+        self.machine_busy_pct = machine.busy_pct;
+        self.machine_steal_pct = machine.steal_pct;
+        self.machine_standstill_pct = machine.standstill_pct;
     }
 
     /// A row without figures.
@@ -89,6 +103,9 @@ impl Row {
             wasted_work_pct: 0.0,
             messages_per_read: 0.0,
             cpu_us_per_read: 0.0,
+            machine_busy_pct: 0.0,
+            machine_steal_pct: 0.0,
+            machine_standstill_pct: 0.0,
         }
     }
 
@@ -145,6 +162,9 @@ mod tests {
             "wasted_work_pct",
             "messages_per_read",
             "cpu_us_per_read",
+            "machine_busy_pct",
+            "machine_steal_pct",
+            "machine_standstill_pct",
         ];
         wanted.sort_unstable();
         assert_eq!(keys, wanted);
