@@ -14,7 +14,7 @@ Examples:
   tiedkv get --cluster \"$URL\" greeting          its value, byte for byte
   tiedkv status --cluster \"$URL\" -o json        what every node says about itself
 
-Exit codes: 0 ok, 1 not found, 2 usage, 3 unavailable, 4 deadline, 5 unknown outcome of a write.
+Exit codes: 0 ok, 1 not found or not as expected, 2 usage, 3 unavailable, 4 deadline, 5 unknown outcome of a write.
 Environment: TIEDKV_CLUSTER (--cluster), TIEDKV_OUTPUT (-o), TIEDKV_TIED (on or off: off sends every read untied).";
 
 /// A replicated key-value store that keeps reads fast when its machines are busy.
@@ -51,6 +51,8 @@ pub enum Command {
     Get(Get),
     /// Set a key to the argument or to standard input
     Put(Put),
+    /// Set or remove a key if it is as expected
+    Cas(Cas),
     /// Remove a key
     Del(Del),
     /// What every node says about itself
@@ -207,6 +209,39 @@ pub struct Put {
     /// The value; without it, standard input is the value
     pub value: Option<String>,
     /// Names this intent, so that sending it again applies it once: CLIENT.SEQUENCE.FLOOR (hex, decimal, decimal)
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tiedkv cas --cluster \"$URL\" lock mine --absent          take it if nobody has it
+  tiedkv cas --cluster \"$URL\" lock --expect mine --delete give it back
+  tiedkv cas --cluster \"$URL\" count 8 --version 4711      only if nobody has written since
+
+Ends with 1 and prints what the key is if it is not as expected.")]
+pub struct Cas {
+    #[command(flatten)]
+    pub connect: Connect,
+    /// The key
+    pub key: String,
+    /// The new value; without it, standard input is the value
+    #[arg(conflicts_with = "delete")]
+    pub value: Option<String>,
+    /// Only if the key is absent
+    #[arg(long, group = "expectation")]
+    pub absent: bool,
+    /// Only if the key has exactly this value
+    #[arg(long, value_name = "VALUE", group = "expectation")]
+    pub expect: Option<String>,
+    /// Only if the key's value has this version
+    #[arg(long, value_name = "N", group = "expectation")]
+    pub version: Option<u64>,
+    /// Remove the key instead of setting it
+    #[arg(long)]
+    pub delete: bool,
+    /// As for put
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
 }

@@ -3,6 +3,7 @@
 mod args;
 mod bench_ping;
 mod bench_run;
+mod cas;
 mod certs;
 mod connect;
 mod del;
@@ -55,6 +56,7 @@ fn run(cli: Cli) -> anyhow::Result<End> {
         Command::Certs(args) => certs::run(&args),
         Command::Get(args) => runtime.block_on(get::run(&args, output.unwrap_or(Format::Raw))),
         Command::Put(args) => runtime.block_on(put::run(&args, output.unwrap_or(Format::Table))),
+        Command::Cas(args) => runtime.block_on(cas::run(&args, output.unwrap_or(Format::Table))),
         Command::Del(args) => runtime.block_on(del::run(&args, output.unwrap_or(Format::Table))),
         Command::Status(args) => runtime.block_on(status::run(&args, output.unwrap_or(Format::Table))),
         Command::Health(args) => runtime.block_on(health::run(&args, output.unwrap_or(Format::Table))),

@@ -28,7 +28,11 @@ pub async fn run(args: &Put, format: Format) -> Result<End> {
     Ok(End::Ok)
 }
 
-fn standard_input() -> Result<Bytes> {
+/// All of standard input.
+///
+/// # Errors
+/// When it cannot be read or is longer than a value may be.
+pub fn standard_input() -> Result<Bytes> {
     let mut value = Vec::new();
     let limit = VALUE_BYTES_MAX as u64;
     std::io::stdin().lock().take(limit + 1).read_to_end(&mut value).context("standard input")?;

@@ -46,6 +46,10 @@ impl Client {
         Self::connect(Config::from_url(url)?).await
     }
 
+    pub(crate) fn own(&self) -> &View {
+        &self.view
+    }
+
     /// Waits until every member is connected.
     ///
     /// # Errors

@@ -103,6 +103,16 @@ impl Error {
         Self::new(Cause::Call(Failure::new(code, message)), Vec::new(), Duration::ZERO)
     }
 
+    /// What a node answered for good.
+    pub(crate) fn node(failure: Failure) -> Self {
+        Self::new(Cause::Node(failure), Vec::new(), Duration::ZERO)
+    }
+
+    /// A defect of a node or of this crate.
+    pub(crate) fn internal(message: &str) -> Self {
+        Self::node(Failure::new(ErrorCode::Internal, message))
+    }
+
     /// Why the call failed.
     pub fn cause(&self) -> &Cause {
         &self.inner.cause

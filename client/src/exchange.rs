@@ -203,7 +203,7 @@ impl Link {
         mut request: WriteRequest,
         value: &[u8],
         now: Moment,
-    ) -> Result<Awaited<WriteReply>, String> {
+    ) -> Result<Awaited<(WriteReply, Bytes)>, String> {
         let (sender, receiver) = oneshot::channel();
         request.request = self.add(Owed::Write(sender), None, now)?;
         self.counters.writes_sent.fetch_add(1, Relaxed);
@@ -336,7 +336,7 @@ impl Link {
             FrameKind::WriteReply => {
                 let reply: WriteReply = frame.message().map_err(wrong)?;
                 if let Some((Owed::Write(sender), _)) = self.pending.lock().take(reply.request) {
-                    let _ = sender.send(Ok(reply));
+                    let _ = sender.send(Ok((reply, frame.payload.clone())));
                 }
             }
             FrameKind::AdminReply => {

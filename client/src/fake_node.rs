@@ -347,6 +347,7 @@ fn on_frame(
                 match request.operation {
                     WriteOperation::Put { key } => drop(state.values.insert(key, frame.payload.clone())),
                     WriteOperation::Delete { key } => drop(state.values.remove(&key)),
+                    WriteOperation::Atomic => {}
                 }
                 Ok(Written { version: Version(position), position: Position(position), repeated: false })
             };

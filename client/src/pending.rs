@@ -44,7 +44,7 @@ pub(crate) enum Owed {
     /// A copy that measures: no caller waits for it.
     Shadow(Weak<dyn ShadowReader>),
     /// A try of a write.
-    Write(oneshot::Sender<Result<WriteReply, Lost>>),
+    Write(oneshot::Sender<Result<(WriteReply, Bytes), Lost>>),
     /// An administrative request.
     Admin(oneshot::Sender<Result<(AdminReply, Bytes), Lost>>),
     /// A ping of the link itself.

@@ -141,6 +141,10 @@ impl View {
         Self { inner: Arc::new(ViewInner { shared, seen: AtomicU64::new(0), own }) }
     }
 
+    pub(crate) fn inner(&self) -> &ViewInner {
+        &self.inner
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.inner.shared
     }

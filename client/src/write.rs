@@ -4,6 +4,7 @@
 //! A try whose answer was lost leaves the outcome unknown; only a later answer to the same key settles it.
 
 use crate::clock;
+use crate::conditional::{Applied, Conditional, Unmet};
 use crate::connections::Connections;
 use crate::error::{Cause, CopyFate, CopyReport, Error};
 use crate::options::WriteOptions;
@@ -16,6 +17,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use tiedkv_protocol::atomic::{Atomic, WriteDetail};
 use tiedkv_protocol::error::{ErrorCode, Move};
 use tiedkv_protocol::ids::{NodeId, Position, RequestId, SHARD_ZERO};
 use tiedkv_protocol::limits::{TIME_LEFT_MAX, VALUE_BYTES_MAX};
@@ -36,13 +38,67 @@ pub(crate) async fn write(
     value: Bytes,
     options: WriteOptions,
 ) -> Result<WriteReport, Error> {
-    let began = clock::now();
-    let (WriteOperation::Put { key } | WriteOperation::Delete { key }) = &operation;
-    check_key(key)?;
+    if let WriteOperation::Put { key } | WriteOperation::Delete { key } = &operation {
+        check_key(key)?;
+    }
     if value.len() > VALUE_BYTES_MAX {
         let message = format!("a value has at most {VALUE_BYTES_MAX} bytes, this one has {}", value.len());
         return Err(Error::call(ErrorCode::OverLimit, message));
     }
+    match settle(view, operation, value, options).await? {
+        Settled::Written(report, _) => Ok(report),
+        Settled::Refused(failure, _, _) => Err(Error::node(failure)),
+    }
+}
+
+/// Applies conditions and operations, all or nothing.
+///
+/// # Cancel safety
+/// A write whose future is dropped may still be applied.
+pub(crate) async fn write_atomic(
+    view: &ViewInner,
+    atomic: &Atomic,
+    options: WriteOptions,
+) -> Result<Conditional, Error> {
+    let wrong = |error: String| Error::call(ErrorCode::OverLimit, error);
+    atomic.check().map_err(|error| wrong(error.to_string()))?;
+    let body = atomic.encode().map_err(|error| wrong(error.to_string()))?;
+    let settled = settle(view, WriteOperation::Atomic, body, options).await?;
+    let detail = |bytes: &Bytes| {
+        WriteDetail::decode(bytes).map_err(|error| Error::internal(&format!("the detail of a write {error}")))
+    };
+    match settled {
+        Settled::Written(report, bytes) => {
+            let numbers = match detail(&bytes)? {
+                Some(WriteDetail::Numbers(numbers)) => numbers,
+                _ => Vec::new(),
+            };
+            Ok(Conditional::Applied(Applied { report, numbers }))
+        }
+        Settled::Refused(failure, mut unmet, bytes) if failure.code == ErrorCode::ConditionFailed => {
+            if let Some(WriteDetail::Unmet { index, current }) = detail(&bytes)? {
+                (unmet.condition, unmet.current) = (index as usize, current);
+            }
+            Ok(Conditional::Unmet(unmet))
+        }
+        Settled::Refused(failure, ..) => Err(Error::node(failure)),
+    }
+}
+
+/// A write whose outcome is known.
+enum Settled {
+    Written(WriteReport, Bytes),
+    /// The state refused it.
+    Refused(Failure, Unmet, Bytes),
+}
+
+async fn settle(
+    view: &ViewInner,
+    operation: WriteOperation,
+    value: Bytes,
+    options: WriteOptions,
+) -> Result<Settled, Error> {
+    let began = clock::now();
     let deadline = options.deadline.unwrap_or(view.shared.config().deadline).min(TIME_LEFT_MAX);
     let own_key = options.idempotency.is_none();
     let idempotency = options.idempotency.unwrap_or_else(|| view.shared.idempotency(view.seen()));
@@ -80,6 +136,13 @@ pub(crate) async fn write(
     })
 }
 
+/// The outcome of a write's key, and the payload that came with it.
+type Known = (Result<Written, Failure>, Bytes);
+
+fn refused_by_state(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::ConditionFailed | ErrorCode::NotANumber | ErrorCode::NumberOverflow)
+}
+
 struct Running<'v> {
     view: &'v ViewInner,
     connections: &'v Arc<Connections>,
@@ -100,13 +163,13 @@ struct Running<'v> {
 }
 
 impl Running<'_> {
-    async fn run(&mut self) -> Result<WriteReport, Cause> {
+    async fn run(&mut self) -> Result<Settled, Cause> {
         let mut avoid = None;
         loop {
             let peer = self.next_peer(avoid).await?;
             let written = self.attempt(&peer).await;
             let (fate, pause) = match written {
-                Ok(Some(written)) => return Ok(self.written(peer.node, &written)),
+                Ok(Some((outcome, detail))) => return Ok(self.settled(peer.node, outcome, detail)),
                 Ok(None) => return Err(Cause::Deadline(Duration::ZERO)),
                 Err(fate) => self.judge(fate)?,
             };
@@ -157,7 +220,7 @@ impl Running<'_> {
     }
 
     /// One try: `Ok(None)` when the deadline came first.
-    async fn attempt(&mut self, peer: &Arc<Peer>) -> Result<Option<Written>, CopyFate> {
+    async fn attempt(&mut self, peer: &Arc<Peer>) -> Result<Option<Known>, CopyFate> {
         let not_sent = || peer.dial_error().unwrap_or_else(|| "not connected".to_owned());
         let link = peer.link().ok_or_else(|| CopyFate::NotSent(not_sent()))?;
         let now = clock::now();
@@ -171,9 +234,10 @@ impl Running<'_> {
         let answer = link.send_write(request, &self.value, now).map_err(CopyFate::NotSent)?;
         self.count += 1;
         match self.connections.timer.within(self.until, answer.answer()).await {
-            Some(Ok(reply)) => match reply.outcome {
-                Ok(written) => Ok(Some(written)),
-                Err(failure) => Err(CopyFate::Failed(failure)),
+            Some(Ok((reply, detail))) => match reply.outcome {
+                // Also the state's refusal is the outcome of this key, whatever became of an earlier try.
+                Err(failure) if !refused_by_state(failure.code) => Err(CopyFate::Failed(failure)),
+                outcome => Ok(Some((outcome, detail))),
             },
             Some(Err(lost)) => Err(CopyFate::LinkLost(lost.0.to_string())),
             None => {
@@ -224,10 +288,23 @@ impl Running<'_> {
         self.own_key && self.unknown.is_none() && have.is_some_and(|have| have > self.idempotency.floor)
     }
 
-    fn written(&self, node: NodeId, written: &Written) -> WriteReport {
-        self.view.saw(written.position);
-        let token = self.view.token_of(written.position);
-        WriteReport { node, version: written.version, token, repeated: written.repeated, tries: self.count }
+    fn settled(&self, node: NodeId, outcome: Result<Written, Failure>, detail: Bytes) -> Settled {
+        let tries = self.count;
+        match outcome {
+            Ok(written) => {
+                self.view.saw(written.position);
+                let token = self.view.token_of(written.position);
+                let (version, repeated) = (written.version, written.repeated);
+                Settled::Written(WriteReport { node, version, token, repeated, tries }, detail)
+            }
+            Err(failure) => {
+                // What the caller was shown counts as seen.
+                let position = failure.have.unwrap_or_default();
+                self.view.saw(position);
+                let token = self.view.token_of(position);
+                Settled::Refused(failure, Unmet { node, condition: 0, current: None, token, tries }, detail)
+            }
+        }
     }
 
     fn note(&mut self, node: NodeId, fate: CopyFate) {

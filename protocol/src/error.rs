@@ -103,6 +103,12 @@ codes! {
     TooStale = 20, "too-stale", TryElsewhere;
     /// A change of the membership is refused: it would lose quorum, or another one runs.
     Membership = 21, "membership", FixTheCall;
+    /// A condition of the write does not hold: nothing was applied.
+    ConditionFailed = 22, "condition-failed", FixTheCall;
+    /// The value to increment is no number: nothing was applied.
+    NotANumber = 23, "not-a-number", FixTheCall;
+    /// The number would not fit 64 bits signed: nothing was applied.
+    NumberOverflow = 24, "number-overflow", FixTheCall;
 }
 
 impl fmt::Display for ErrorCode {

@@ -8,6 +8,7 @@
 //!
 //! | room | job |
 //! |---|---|
+//! | [`atomic`] | conditional and atomic writes |
 //! | [`ids`] | names of nodes, shards, reads, ties, callers; positions and versions |
 //! | [`limits`] | every bound that both ends must agree on |
 //! | [`codec`] | the one module that knows `bincode` |
@@ -22,6 +23,7 @@
 //! | [`peer`] | datagrams of the cancel channel |
 //! | [`error`] | error codes and the caller's five moves |
 
+pub mod atomic;
 pub mod codec;
 pub mod error;
 pub mod frame;

@@ -13,8 +13,12 @@ pub const VALUE_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const INLINE_VALUE_BYTES_MAX: usize = 64 * 1024;
 /// Longest frame header (bincode part) in bytes.
 pub const HEADER_BYTES_MAX: usize = 16 * 1024;
-/// Longest frame on the wire after its length field.
-pub const FRAME_BYTES_MAX: usize = VALUE_BYTES_MAX + HEADER_BYTES_MAX + 64;
+/// Most operations of one atomic write, and most conditions.
+pub const BATCH_OPERATIONS_MAX: usize = 1_000;
+/// Most bytes of all keys and values of one atomic write, those of its conditions counted.
+pub const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Longest frame on the wire after its length field: a value or a batch, with the names and lengths of its parts.
+pub const FRAME_BYTES_MAX: usize = VALUE_BYTES_MAX + 64 * 1024 + HEADER_BYTES_MAX + 64;
 /// Most withdraws in one frame.
 pub const WITHDRAWS_MAX: usize = 256;
 

@@ -149,6 +149,8 @@ pub enum WriteOperation {
         /// 1 to 4096 bytes.
         key: Bytes,
     },
+    /// Conditions and operations, all or nothing: an [`Atomic`](crate::atomic::Atomic) in the payload.
+    Atomic,
 }
 
 /// One write.

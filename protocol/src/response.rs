@@ -100,7 +100,7 @@ pub struct Written {
     pub repeated: bool,
 }
 
-/// The answer to one write.
+/// The answer to one write; a [`WriteDetail`](crate::atomic::WriteDetail) in the payload, or nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteReply {
     /// Which request of the connection.

@@ -1,5 +1,6 @@
 //! One value of every message and variant: the golden vectors are made of them.
 
+use crate::atomic::{Atomic, Condition, Current, Expect, Operation, WriteDetail};
 use crate::codec::{self, CodecError};
 use crate::error::ErrorCode;
 use crate::frame::{self, FrameKind};
@@ -138,8 +139,31 @@ fn requests() -> Vec<Sample> {
         sample("Read.shadow", read(CopyKind::Shadow, None, stale(None), Class::Background)),
         sample("Withdraw", Withdraw { requests: smallvec![RequestId(7), RequestId(300)] }),
         sample("Write.Put", write(WriteOperation::Put { key: Bytes::from_static(b"key") })),
+        sample("Write.Atomic", write(WriteOperation::Atomic)),
         sample("Write.Delete", write(WriteOperation::Delete { key: Bytes::from_static(b"key") })),
         sample("Ping", Ping { request: RequestId(9) }),
+    ]
+}
+
+fn bodies() -> Vec<Sample> {
+    let key = || Bytes::from_static(b"key");
+    let condition = |expect| Condition { key: key(), expect };
+    let conditions = vec![
+        condition(Expect::Absent),
+        condition(Expect::Present),
+        condition(Expect::Value(Bytes::from_static(b"old"))),
+        condition(Expect::Version(Version(300))),
+    ];
+    let operations = vec![
+        Operation::Put { key: key(), value: Bytes::from_static(b"new") },
+        Operation::Delete { key: key() },
+        Operation::Increment { key: key(), by: -2 },
+    ];
+    let current = Current { version: Version(300), value_bytes: 3, value: Some(Bytes::from_static(b"old")) };
+    vec![
+        sample("Atomic", Atomic { conditions, operations }),
+        sample("WriteDetail.Numbers", WriteDetail::Numbers(vec![Some(-3), None])),
+        sample("WriteDetail.Unmet", WriteDetail::Unmet { index: 2, current: Some(current) }),
     ]
 }
 
@@ -209,7 +233,7 @@ fn datagrams() -> Vec<Sample> {
 
 /// Every message of the protocol, with every variant.
 pub(crate) fn messages() -> Vec<Sample> {
-    [connection(), requests(), administration(), replies(), datagrams()].into_iter().flatten().collect()
+    [connection(), requests(), bodies(), administration(), replies(), datagrams()].into_iter().flatten().collect()
 }
 
 /// Whole frames: a copy, a withdraw, and an answer with its value in the payload.

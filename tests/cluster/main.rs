@@ -13,6 +13,7 @@
 mod bad_input;
 mod bed;
 mod cancels;
+mod conditional;
 mod demo;
 mod faults;
 mod ghost;

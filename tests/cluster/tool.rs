@@ -7,7 +7,7 @@ use tiedkv_benches::cluster::Device;
 use tiedkv_protocol::ids::NodeId;
 
 /// Runs the tool with `input` on its standard input.
-fn tool(arguments: &[&str], input: &[u8]) -> Output {
+pub fn tool(arguments: &[&str], input: &[u8]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tiedkv"))
         .args(arguments)
         .stdin(Stdio::piped())
@@ -20,15 +20,15 @@ fn tool(arguments: &[&str], input: &[u8]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-fn code(output: &Output) -> Option<i32> {
+pub fn code(output: &Output) -> Option<i32> {
     output.status.code()
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-async fn one_node() -> (Bed, String) {
+pub async fn one_node() -> (Bed, String) {
     let bed = Bed::with(1, |settings| settings.device = Device::Real).await;
     let url = bed.cluster.url();
     (bed, url)

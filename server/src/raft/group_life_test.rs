@@ -19,7 +19,7 @@ fn fill(cluster: &Cluster, count: usize, value: &str) -> Position {
         })
         .collect();
     let replies = cluster.runtime.block_on(futures_util::future::join_all(writes));
-    replies.into_iter().map(|reply| reply.outcome.unwrap().position).max().unwrap()
+    replies.into_iter().map(|reply| reply.0.outcome.unwrap().position).max().unwrap()
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn an_old_key_is_expired_and_told_what_a_fresh_one_needs() {
             })
             .collect();
         for reply in cluster.runtime.block_on(futures_util::future::join_all(writes)) {
-            reply.outcome.unwrap();
+            reply.0.outcome.unwrap();
         }
     }
     let expired = cluster.write(leader, first, "1").unwrap_err();

@@ -32,7 +32,7 @@ fn puts(cluster: &Cluster, callers: usize, span: Duration) -> Vec<Duration> {
             while Instant::now() < until {
                 let request = put(&format!("key-{caller}-{}", latencies.len() % 100), cluster.next());
                 let begun = Instant::now();
-                group.write(CallerId(7), request, value.clone()).await.outcome.unwrap();
+                group.write(CallerId(7), request, value.clone()).await.0.outcome.unwrap();
                 latencies.push(begun.elapsed());
             }
             latencies

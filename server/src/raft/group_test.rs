@@ -6,6 +6,7 @@ use super::*;
 use crate::transport::test_certificates::TestAuthority;
 use std::net::UdpSocket;
 use std::time::Instant;
+use tiedkv_protocol::atomic::{Atomic, Current, Expect, Operation, WriteDetail};
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{ClientId, Position, RequestId, SHARD_ZERO};
 use tiedkv_protocol::request::{IdempotencyKey, WriteOperation};
@@ -99,7 +100,7 @@ impl Cluster {
 
     pub(super) fn write(&self, index: usize, request: WriteRequest, value: &str) -> Result<Written, Failure> {
         let write = self.group(index).write(CALLER, request, Bytes::copy_from_slice(value.as_bytes()));
-        self.runtime.block_on(write).outcome
+        self.runtime.block_on(write).0.outcome
     }
 
     /// Puts through whoever leads, as a client would: follows `NotLeader`, repeats with the same key.
@@ -172,6 +173,44 @@ fn a_repeat_is_answered_and_not_applied_again() {
     assert_eq!(cluster.get(leader, "a").as_deref(), Some("2"));
     let reused = cluster.write(leader, request, "other").unwrap_err();
     assert_eq!(reused.code, ErrorCode::KeyReused);
+}
+
+#[test]
+fn a_refused_compare_and_set_shows_the_state_and_stays_refused_on_a_new_leader() {
+    let mut cluster = Cluster::start(|_| ());
+    let cas = |key: &str, expect, sequence| {
+        let key = Bytes::copy_from_slice(key.as_bytes());
+        let operation = Operation::Put { key: key.clone(), value: "new".into() };
+        let body = Atomic::compare(key, expect, operation).encode().unwrap();
+        (WriteRequest { operation: WriteOperation::Atomic, ..put("", sequence) }, body)
+    };
+    let write = |cluster: &Cluster, leader: usize, (request, body): &(WriteRequest, Bytes)| {
+        let write = cluster.group(leader).write(CALLER, request.clone(), body.clone());
+        let (reply, detail) = cluster.runtime.block_on(write);
+        (reply.outcome, WriteDetail::decode(&detail).unwrap())
+    };
+    let leader = cluster.leader();
+    let first = cluster.put("a", "old");
+    let (absent, right) = (cas("a", Expect::Absent, 900), cas("a", Expect::Version(first.version), 901));
+    let (refused, detail) = write(&cluster, leader, &absent);
+    assert_eq!(refused.unwrap_err().code, ErrorCode::ConditionFailed);
+    let current = Current { version: first.version, value_bytes: 3, value: Some("old".into()) };
+    assert_eq!(detail, Some(WriteDetail::Unmet { index: 0, current: Some(current) }));
+    let applied = write(&cluster, leader, &right).0.unwrap();
+    let other = (absent.0.clone(), right.1.clone());
+    assert_eq!(write(&cluster, leader, &other).0.unwrap_err().code, ErrorCode::KeyReused);
+    let empty = (absent.0.clone(), Atomic::default().encode().unwrap());
+    assert_eq!(write(&cluster, leader, &empty).0.unwrap_err().code, ErrorCode::OverLimit);
+    cluster.groups[leader] = None;
+    cluster.put("after", "1");
+    let leader = cluster.leader();
+    let again = write(&cluster, leader, &right).0.unwrap();
+    assert_eq!((again.version, again.repeated), (applied.version, true));
+    // Would hold for nobody now either; the state shown is that of now.
+    let (refused, detail) = write(&cluster, leader, &absent);
+    assert_eq!(refused.unwrap_err().code, ErrorCode::ConditionFailed);
+    let current = Current { version: applied.version, value_bytes: 3, value: Some("new".into()) };
+    assert_eq!(detail, Some(WriteDetail::Unmet { index: 0, current: Some(current) }));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::{Membership, StorageError};
 use raft_log::codeq::Encode;
 use std::collections::BTreeSet;
+use tiedkv_protocol::atomic::{Atomic, Expect, Operation};
 use tiedkv_protocol::ids::{CallerId, ClientId, Position};
 
 struct Builder;
@@ -160,17 +161,23 @@ fn bytes_of_entries_ids_and_votes_are_golden() {
     let nodes = std::collections::BTreeMap::from([(1, MemberRecord::default())]);
     let membership = Payload::Membership(Membership::new(vec![BTreeSet::from([1])], nodes).unwrap());
     assert_eq!(hex(&encode_payload(&membership).unwrap()), "0102010101010100000000");
-    for payload in [Payload::Blank, Payload::Normal(command("k", "v", 9)), membership] {
+    let operation = Operation::Put { key: Bytes::from_static(b"k"), value: Bytes::from_static(b"v") };
+    let change = Change::Atomic(Atomic::compare(Bytes::from_static(b"k"), Expect::Absent, operation));
+    let atomic = Command { digest: digest(&change), change, ..command("k", "v", 9) };
+    let atomic = Payload::Normal(atomic);
+    assert_eq!(hex(&encode_payload(&atomic).unwrap()), GOLDEN_ATOMIC);
+    for payload in [Payload::Blank, Payload::Normal(command("k", "v", 9)), membership, atomic] {
         assert_eq!(decode_payload(&encode_payload(&payload).unwrap()).unwrap(), payload);
     }
 }
 
+const GOLDEN_ATOMIC: &str = "0201fbf10301020900fd469b0a2ba15e76c30301016b000100016b0176";
 const GOLDEN_PUT: &str = "0101fbf10301020900fd5804a666cd9a8c8300016b0176";
 
 #[test]
 fn payloads_of_other_formats_are_refused_with_a_hint() {
-    let error = decode_payload(&[2, 0]).unwrap_err().to_string();
-    assert!(error.contains("format 2") && error.contains("newer version"), "{error}");
+    let error = decode_payload(&[3, 0]).unwrap_err().to_string();
+    assert!(error.contains("format 3") && error.contains("newer version"), "{error}");
     assert!(decode_payload(&[]).is_err());
     let whole = encode_payload(&Payload::Normal(command("key", "value", 1))).unwrap();
     for length in 0..whole.len() {

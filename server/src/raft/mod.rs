@@ -1,6 +1,7 @@
 //! Replication: one Raft group per shard. Nothing outside this room and `storage` names openraft, raft-log or
 //! fjall types.
 
+pub mod command;
 pub mod folder;
 pub mod group;
 pub mod log_codec;

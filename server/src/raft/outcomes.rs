@@ -5,7 +5,7 @@
 //! after [`RUN_LEN`] outcomes or [`RUN_SPAN_MS`] of log time and is forgotten whole, oldest first, when too many
 //! outcomes are kept or its last one is too old by log time. Persisting the records is the state machine's job.
 
-use crate::raft::types::{Answer, Command, WriteKey};
+use crate::raft::types::{Command, WriteKey};
 use std::collections::{HashMap, VecDeque};
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{CallerId, ClientId, Position, Version};
@@ -44,7 +44,7 @@ pub struct Record {
     pub digest: u64,
     /// Log time of the write.
     pub stamp_ms: u64,
-    /// 0: applied; others are reserved for operations that can fail.
+    /// 0: applied; else the [`ErrorCode`] for which the state refused it.
     pub code: u16,
 }
 
@@ -90,17 +90,49 @@ impl Record {
 /// What to do with a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// New: apply it and persist this record under its position.
+    /// New: apply it, keep this record and persist it under its position, with the code of a refusal by the state.
     Apply(Record),
-    /// Do not apply; answer this.
-    Answer(Answer),
+    /// Do not apply: it was decided before.
+    Repeat(Repeat),
+    /// Do not apply, for this reason (`KeyReused` or `KeyExpired`).
+    Refuse(ErrorCode),
+}
+
+/// What became of a write when it was first seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// It was applied as this version.
+    Applied(Version),
+    /// The state refused it, for this reason.
+    Refused(ErrorCode),
 }
 
 #[derive(Clone, Copy)]
 struct Kept {
     sequence: u64,
     digest: u64,
-    position: u64,
+    /// Position in the lower 48 bits, code above: a table of a million is 24 MB.
+    place: u64,
+}
+
+const POSITION_BITS: u32 = 48;
+
+impl Kept {
+    fn new(position: Position, record: &Record) -> Self {
+        let place = u64::from(record.code) << POSITION_BITS | position.0;
+        Self { sequence: record.key.sequence, digest: record.digest, place }
+    }
+
+    fn position(self) -> u64 {
+        self.place & ((1 << POSITION_BITS) - 1)
+    }
+
+    fn repeat(self) -> Repeat {
+        match (self.place >> POSITION_BITS) as u16 {
+            0 => Repeat::Applied(Version(self.position())),
+            code => Repeat::Refused(ErrorCode::from_number(code)),
+        }
+    }
 }
 
 /// One run: its last position and stamp, its first stamp, how many.
@@ -144,22 +176,21 @@ impl Outcomes {
         }
     }
 
-    /// Decides on the command at `position`. Commands come in order of position, each once.
-    pub fn decide(&mut self, position: Position, command: &Command) -> Verdict {
+    /// Decides on the command at `position`. Commands come in order of position, each once. One to apply must be
+    /// [kept](Self::keep) before the next is decided, as applied or as refused by the state.
+    pub fn decide(&mut self, command: &Command) -> Verdict {
         self.forget(command.stamp_ms);
         if let Some(kept) = self.find(&command.key) {
-            return Verdict::Answer(if kept.digest == command.digest {
-                Answer::Repeated(Version(kept.position))
+            return if kept.digest == command.digest {
+                Verdict::Repeat(kept.repeat())
             } else {
-                Answer::Refused(ErrorCode::KeyReused)
-            });
+                Verdict::Refuse(ErrorCode::KeyReused)
+            };
         }
         if command.floor.0 < self.forgotten {
-            return Verdict::Answer(Answer::Refused(ErrorCode::KeyExpired));
+            return Verdict::Refuse(ErrorCode::KeyExpired);
         }
-        let record = Record { key: command.key, digest: command.digest, stamp_ms: command.stamp_ms, code: 0 };
-        self.keep(position, &record);
-        Verdict::Apply(record)
+        Verdict::Apply(Record { key: command.key, digest: command.digest, stamp_ms: command.stamp_ms, code: 0 })
     }
 
     /// Up to where outcomes are forgotten: their records may be deleted, and a key with an older floor is expired.
@@ -180,11 +211,12 @@ impl Outcomes {
     fn find(&self, key: &WriteKey) -> Option<Kept> {
         let kept = self.clients.get(&(key.caller, key.client))?;
         let index = kept.binary_search_by_key(&key.sequence, |kept| kept.sequence).ok()?;
-        Some(kept[index]).filter(|kept| kept.position > self.forgotten)
+        Some(kept[index]).filter(|kept| kept.position() > self.forgotten)
     }
 
-    fn keep(&mut self, position: Position, record: &Record) {
-        let entry = Kept { sequence: record.key.sequence, digest: record.digest, position: position.0 };
+    /// Keeps the outcome of the command at `position`.
+    pub fn keep(&mut self, position: Position, record: &Record) {
+        let entry = Kept::new(position, record);
         let kept = self.clients.entry((record.key.caller, record.key.client)).or_default();
         if kept.len() == kept.capacity() {
             // Not doubled: a long table would waste half of its memory.
@@ -235,7 +267,7 @@ impl Outcomes {
     fn sweep(&mut self) {
         let forgotten = self.forgotten;
         self.clients.retain(|_, kept| {
-            kept.retain(|entry| entry.position > forgotten);
+            kept.retain(|entry| entry.position() > forgotten);
             kept.shrink_to(kept.len() + 65_536);
             !kept.is_empty()
         });

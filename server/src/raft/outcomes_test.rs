@@ -11,14 +11,23 @@ fn command(sequence: u64, value: u8, stamp_ms: u64, floor: u64) -> Command {
     Command { stamp_ms, key, floor: Position(floor), digest: digest(&change), change }
 }
 
+/// Decides, and keeps what is new as applied.
+fn decide(outcomes: &mut Outcomes, position: Position, command: &Command) -> Verdict {
+    let verdict = outcomes.decide(command);
+    if let Verdict::Apply(record) = verdict {
+        outcomes.keep(position, &record);
+    }
+    verdict
+}
+
 #[test]
 fn a_repeat_is_answered_another_body_refused() {
     let mut outcomes = Outcomes::new(OutcomeLimits::default(), Position(0));
-    assert!(matches!(outcomes.decide(Position(5), &command(1, 1, 10, 0)), Verdict::Apply(_)));
-    let again = outcomes.decide(Position(6), &command(1, 1, 11, 0));
-    assert_eq!(again, Verdict::Answer(Answer::Repeated(Version(5))));
-    let other = outcomes.decide(Position(7), &command(1, 2, 12, 0));
-    assert_eq!(other, Verdict::Answer(Answer::Refused(ErrorCode::KeyReused)));
+    assert!(matches!(decide(&mut outcomes, Position(5), &command(1, 1, 10, 0)), Verdict::Apply(_)));
+    let again = decide(&mut outcomes, Position(6), &command(1, 1, 11, 0));
+    assert_eq!(again, Verdict::Repeat(Repeat::Applied(Version(5))));
+    let other = decide(&mut outcomes, Position(7), &command(1, 2, 12, 0));
+    assert_eq!(other, Verdict::Refuse(ErrorCode::KeyReused));
 }
 
 #[test]
@@ -26,28 +35,47 @@ fn keys_older_than_what_is_kept_are_expired_and_newer_ones_are_not() {
     let limits = OutcomeLimits { count_max: 2_000, age_max_ms: u64::MAX };
     let mut outcomes = Outcomes::new(limits, Position(0));
     for number in 1..=10_000 {
-        assert!(matches!(outcomes.decide(Position(number), &command(number, 1, 5, number - 1)), Verdict::Apply(_)));
+        assert!(matches!(
+            decide(&mut outcomes, Position(number), &command(number, 1, 5, number - 1)),
+            Verdict::Apply(_)
+        ));
     }
     assert!(outcomes.len() <= 2_000 + u64::from(RUN_LEN));
     let forgotten = outcomes.forgotten();
     assert!(forgotten.0 >= 7_000);
-    let expired = Verdict::Answer(Answer::Refused(ErrorCode::KeyExpired));
-    assert_eq!(outcomes.decide(Position(10_001), &command(1, 1, 5, 0)), expired);
-    assert_eq!(outcomes.decide(Position(10_002), &command(20_000, 1, 5, forgotten.0 - 1)), expired);
-    assert!(matches!(outcomes.decide(Position(10_003), &command(20_000, 1, 5, forgotten.0)), Verdict::Apply(_)));
-    let kept = outcomes.decide(Position(10_004), &command(9_999, 1, 5, 0));
-    assert_eq!(kept, Verdict::Answer(Answer::Repeated(Version(9_999))));
+    let expired = Verdict::Refuse(ErrorCode::KeyExpired);
+    assert_eq!(decide(&mut outcomes, Position(10_001), &command(1, 1, 5, 0)), expired);
+    assert_eq!(decide(&mut outcomes, Position(10_002), &command(20_000, 1, 5, forgotten.0 - 1)), expired);
+    assert!(matches!(
+        decide(&mut outcomes, Position(10_003), &command(20_000, 1, 5, forgotten.0)),
+        Verdict::Apply(_)
+    ));
+    let kept = decide(&mut outcomes, Position(10_004), &command(9_999, 1, 5, 0));
+    assert_eq!(kept, Verdict::Repeat(Repeat::Applied(Version(9_999))));
 }
 
 #[test]
 fn outcomes_age_by_log_time_alone() {
     let limits = OutcomeLimits { count_max: 1_000, age_max_ms: 600_000 };
     let mut outcomes = Outcomes::new(limits, Position(0));
-    outcomes.decide(Position(1), &command(1, 1, 1_000, 0));
-    let at_the_edge = outcomes.decide(Position(2), &command(1, 1, 601_000, 0));
-    assert_eq!(at_the_edge, Verdict::Answer(Answer::Repeated(Version(1))));
-    let later = outcomes.decide(Position(3), &command(1, 1, 601_001, 0));
-    assert_eq!(later, Verdict::Answer(Answer::Refused(ErrorCode::KeyExpired)));
+    decide(&mut outcomes, Position(1), &command(1, 1, 1_000, 0));
+    let at_the_edge = decide(&mut outcomes, Position(2), &command(1, 1, 601_000, 0));
+    assert_eq!(at_the_edge, Verdict::Repeat(Repeat::Applied(Version(1))));
+    let later = decide(&mut outcomes, Position(3), &command(1, 1, 601_001, 0));
+    assert_eq!(later, Verdict::Refuse(ErrorCode::KeyExpired));
+}
+
+#[test]
+fn a_refusal_by_the_state_is_kept_and_comes_back_from_its_record() {
+    let mut outcomes = Outcomes::new(OutcomeLimits::default(), Position(0));
+    let Verdict::Apply(mut record) = outcomes.decide(&command(1, 1, 10, 0)) else { panic!("not new") };
+    record.code = ErrorCode::ConditionFailed as u16;
+    outcomes.keep(Position(5), &record);
+    let refused = Verdict::Repeat(Repeat::Refused(ErrorCode::ConditionFailed));
+    assert_eq!(outcomes.decide(&command(1, 1, 11, 0)), refused);
+    let mut restored = Outcomes::new(OutcomeLimits::default(), Position(0));
+    restored.restore(Position(5), &Record::decode(&record.encode()).unwrap());
+    assert_eq!(restored.decide(&command(1, 1, 11, 0)), refused);
 }
 
 #[test]
@@ -94,8 +122,8 @@ proptest! {
                     moved.restore(*position, record);
                 }
             }
-            let verdict = steady.decide(position, &command);
-            prop_assert_eq!(moved.decide(position, &command), verdict);
+            let verdict = decide(&mut steady, position, &command);
+            prop_assert_eq!(decide(&mut moved, position, &command), verdict);
             prop_assert_eq!(moved.forgotten(), steady.forgotten());
             prop_assert_eq!(moved.len(), steady.len());
             if let Verdict::Apply(record) = verdict {

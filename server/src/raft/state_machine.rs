@@ -4,6 +4,7 @@
 //! Nothing is fsynced per batch: the log is replayed after a crash. A built snapshot is "persisted up to here":
 //! no copy is made, and only then openraft may purge the log.
 
+use crate::raft::command;
 use crate::raft::outcomes::{OutcomeLimits, Outcomes, Record, Verdict};
 use crate::raft::snapshot::Staged;
 use crate::raft::types::{
@@ -11,11 +12,11 @@ use crate::raft::types::{
 };
 use crate::storage::fjall_store::{Commit, FjallStore, Meta};
 use crate::storage::state_store::View as _;
-use crate::storage::state_store::{Mutation, StorageError};
+use crate::storage::state_store::{Mutation, StorageError, Stored};
 use crate::storage::view::FjallView;
 use bytes::Bytes;
 use crossbeam::channel::{Receiver, Sender, bounded};
-use foldhash::{HashSet, HashSetExt};
+use foldhash::HashMap;
 use futures_util::{Stream, TryStreamExt};
 use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};
 use openraft::type_config::alias::SnapshotOf;
@@ -237,10 +238,47 @@ struct Applier {
 #[derive(Default)]
 struct Batch {
     mutations: Vec<(Version, Mutation)>,
+    /// The last mutation of each key.
+    latest: HashMap<Bytes, usize>,
+    /// The state before this commit; opened by the first command that must see it.
+    before: Option<Arc<FjallView>>,
     records: Vec<(Position, Vec<u8>)>,
     answers: Vec<(ApplyResponder<TypeConfig>, Answer)>,
     entries: usize,
     bytes: usize,
+}
+
+impl Batch {
+    fn change(&mut self, version: Version, mutation: Mutation) {
+        let (Mutation::Put { key, .. } | Mutation::Delete { key }) = &mutation;
+        self.latest.insert(key.clone(), self.mutations.len());
+        self.mutations.push((version, mutation));
+    }
+
+    /// The state of a key as the next command sees it.
+    fn state(&self, before: &FjallView, key: &[u8]) -> Result<Option<Stored>, StorageError> {
+        match self.latest.get(key).map(|index| &self.mutations[*index]) {
+            Some((version, Mutation::Put { value, .. })) => {
+                Ok(Some(Stored { value: value.clone(), version: *version }))
+            }
+            Some((_, Mutation::Delete { .. })) => Ok(None),
+            None => before.get(key),
+        }
+    }
+
+    /// All items of one engine batch share a sequence number, so two of one key would tie.
+    fn keep_last_of_each_key(&mut self) {
+        if self.latest.len() == self.mutations.len() {
+            return;
+        }
+        let latest = &self.latest;
+        let mut index = 0;
+        self.mutations.retain(|(_, mutation)| {
+            let (Mutation::Put { key, .. } | Mutation::Delete { key }) = mutation;
+            index += 1;
+            latest.get(key) == Some(&(index - 1))
+        });
+    }
 }
 
 impl Applier {
@@ -267,7 +305,7 @@ impl Applier {
             batch.bytes += bytes;
             note.applied = Some(entry.log_id);
             self.position = Position(entry.log_id.index);
-            let answer = self.entry(entry, &mut batch, &mut note);
+            let answer = self.entry(entry, &mut batch, &mut note)?;
             if let Some(responder) = responder {
                 batch.answers.push((responder, answer));
             }
@@ -275,41 +313,68 @@ impl Applier {
         self.commit(batch, &note)
     }
 
-    fn entry(&mut self, entry: Entry, batch: &mut Batch, note: &mut Note) -> Answer {
+    fn entry(&mut self, entry: Entry, batch: &mut Batch, note: &mut Note) -> Result<Answer, StorageError> {
         match entry.payload {
-            Payload::Blank => Answer::None,
+            Payload::Blank => Ok(Answer::None),
             Payload::Membership(membership) => {
                 note.membership = StoredMembership::new(Some(entry.log_id), membership);
-                Answer::None
+                Ok(Answer::None)
             }
             Payload::Normal(command) => self.command(command, batch, note),
         }
     }
 
-    fn command(&mut self, command: Command, batch: &mut Batch, note: &mut Note) -> Answer {
+    fn command(&mut self, command: Command, batch: &mut Batch, note: &mut Note) -> Result<Answer, StorageError> {
         self.stamp_ms = self.stamp_ms.max(command.stamp_ms);
-        match self.outcomes.decide(self.position, &command) {
-            Verdict::Answer(answer) => answer,
-            Verdict::Apply(record) => {
-                let version = Version(self.position.0);
-                match command.change {
-                    Change::Put { key, value } => batch.mutations.push((version, Mutation::Put { key, value })),
-                    Change::Delete { key } => batch.mutations.push((version, Mutation::Delete { key })),
-                    Change::Ceiling(ceiling) => {
-                        note.ceiling = Ceiling { version: note.ceiling.version + 1, ..ceiling };
-                    }
-                }
-                batch.records.push((self.position, record.encode().to_vec()));
+        let mut record = match self.outcomes.decide(&command) {
+            Verdict::Refuse(code) => return Ok(Answer::Refused(code)),
+            Verdict::Repeat(repeat) => {
+                let before = self.before(batch);
+                return command::repeated(&command.change, repeat, |key| batch.state(&before, key));
+            }
+            Verdict::Apply(record) => record,
+        };
+        let version = Version(self.position.0);
+        let answer = match command.change {
+            Change::Put { key, value } => {
+                batch.change(version, Mutation::Put { key, value });
                 Answer::Applied(version)
             }
+            Change::Delete { key } => {
+                batch.change(version, Mutation::Delete { key });
+                Answer::Applied(version)
+            }
+            Change::Ceiling(ceiling) => {
+                note.ceiling = Ceiling { version: note.ceiling.version + 1, ..ceiling };
+                Answer::Applied(version)
+            }
+            Change::Atomic(atomic) => {
+                let before = self.before(batch);
+                let (mutations, answer) = command::judged(atomic, version, |key| batch.state(&before, key))?;
+                for mutation in mutations {
+                    batch.change(version, mutation);
+                }
+                answer
+            }
+        };
+        if let Answer::Unmet(unmet) = &answer {
+            record.code = unmet.code as u16;
         }
+        self.outcomes.keep(self.position, &record);
+        batch.records.push((self.position, record.encode().to_vec()));
+        Ok(answer)
+    }
+
+    /// The state before this commit, also while publication is held back.
+    fn before(&self, batch: &mut Batch) -> Arc<FjallView> {
+        batch.before.get_or_insert_with(|| self.store.committed()).clone()
     }
 
     fn commit(&mut self, mut batch: Batch, note: &Note) -> Result<(), StorageError> {
         if batch.entries == 0 {
             return Ok(());
         }
-        keep_last_of_each_key(&mut batch.mutations);
+        batch.keep_last_of_each_key();
         self.store.commit(&Commit {
             mutations: &batch.mutations,
             outcomes: &batch.records,
@@ -354,23 +419,6 @@ impl Applier {
     fn announce(&self, note: &Note) {
         self.ceiling.send_if_modified(|known| std::mem::replace(known, note.ceiling) != note.ceiling);
     }
-}
-
-/// All items of one engine batch share a sequence number, so two of one key would tie.
-fn keep_last_of_each_key(mutations: &mut Vec<(Version, Mutation)>) {
-    if mutations.len() < 2 {
-        return;
-    }
-    let mut seen = HashSet::with_capacity(mutations.len());
-    let keep: Vec<bool> = mutations
-        .iter()
-        .rev()
-        .map(|(_, mutation)| match mutation {
-            Mutation::Put { key, .. } | Mutation::Delete { key } => seen.insert(key.clone()),
-        })
-        .collect();
-    let mut keep = keep.into_iter().rev();
-    mutations.retain(|_| keep.next().unwrap_or(true));
 }
 
 #[cfg(test)]

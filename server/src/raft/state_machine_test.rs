@@ -6,6 +6,8 @@ use crate::storage::fjall_store::StoreSettings;
 use futures_util::stream;
 use openraft::entry::RaftEntry;
 use openraft::impls::leader_id_adv::LeaderId;
+use tiedkv_protocol::atomic::{Atomic, Condition, Expect, Operation};
+use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{CallerId, ClientId};
 
 fn entry(index: u64, change: Change) -> Result<EntryResponder<TypeConfig>, io::Error> {
@@ -56,6 +58,57 @@ fn within_one_batch_the_last_change_of_a_key_wins() {
     let (applied, _) = runtime.block_on(machine.applied_state()).unwrap();
     assert_eq!(applied.unwrap().index, 6);
     assert_eq!(machine.ceiling().borrow().copies_max, 1);
+}
+
+fn cas(key: &'static str, expect: Expect, value: &'static str) -> Change {
+    let key = Bytes::from_static(key.as_bytes());
+    Change::Atomic(Atomic::compare(key.clone(), expect, Operation::Put { key, value: value.into() }))
+}
+
+#[test]
+fn a_condition_sees_what_came_before_it_also_within_one_commit_and_while_nothing_is_published() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = Arc::new(FjallStore::open(folder.path(), StoreSettings::default()).unwrap());
+    let mut machine = StateMachine::start(store.clone(), OutcomeLimits::default()).unwrap();
+    runtime.block_on(machine.apply(stream::iter([entry(1, put("a", "1"))]))).unwrap();
+    store.set_lag(true);
+    let delete = Change::Delete { key: "a".into() };
+    runtime.block_on(machine.apply(stream::iter([entry(2, put("b", "2"))]))).unwrap();
+    let half = Atomic {
+        conditions: vec![Condition { key: "a".into(), expect: Expect::Present }],
+        operations: vec![
+            Operation::Put { key: "half".into(), value: "x".into() },
+            Operation::Put { key: "b".into(), value: "x".into() },
+        ],
+    };
+    let entries = [
+        entry(3, cas("b", Expect::Version(Version(2)), "3")), // holds: applied, though not published
+        entry(4, cas("b", Expect::Value("3".into()), "4")),   // holds: in this very commit
+        entry(5, cas("b", Expect::Version(Version(3)), "x")), // no longer
+        entry(6, cas("a", Expect::Absent, "x")),              // does not hold
+        entry(7, delete),
+        entry(8, Change::Atomic(half)), // does not hold: neither of its two is applied
+        entry(9, cas("a", Expect::Absent, "9")),
+        entry(
+            10,
+            Change::Atomic(Atomic {
+                conditions: vec![],
+                operations: vec![Operation::Increment { key: "n".into(), by: 5 }],
+            }),
+        ),
+    ];
+    runtime.block_on(machine.apply(stream::iter(entries))).unwrap();
+    store.set_lag(false);
+    let view = store.current();
+    let stored = |key: &str| view.get(key.as_bytes()).unwrap().map(|stored| (stored.value, stored.version.0));
+    assert_eq!(stored("a"), Some(("9".into(), 9)));
+    assert_eq!(stored("b"), Some(("4".into(), 4)));
+    assert_eq!(stored("half"), None);
+    assert_eq!(stored("n"), Some(("5".into(), 10)));
+    let codes: Vec<_> = view.outcomes().map(|pair| Record::decode(&pair.unwrap().1).unwrap().code).collect();
+    let failed = ErrorCode::ConditionFailed as u16;
+    assert_eq!(codes, [0, 0, 0, 0, failed, failed, 0, failed, 0, 0]);
 }
 
 #[test]

@@ -1,20 +1,24 @@
 //! What is replicated: commands, their answers, members; and the bytes that an entry is on disk.
 //!
-//! An entry's payload begins with its format version and its kind; golden bytes are in the test beside this
+//! An entry's payload begins with its format version (the oldest that can say it) and its kind; golden bytes are in the test beside this
 //! file. Values are whole here: they are bounded by `limits::VALUE_BYTES_MAX`. This room starts nothing.
 
+use crate::storage::atomic::Unmet;
 use bytes::Bytes;
 use openraft::type_config::alias;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io;
+use tiedkv_protocol::atomic::{Atomic, Expect, Operation};
 use tiedkv_protocol::codec;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::hello::{Ceiling, Member};
 use tiedkv_protocol::ids::{CallerId, ClientId, NodeId, Position, Version};
 
-/// Version of the bytes of an entry's payload in the log.
-pub const ENTRY_FORMAT: u8 = 1;
+/// Newest version of the bytes of an entry's payload in the log. Version 2 added [`Change::Atomic`].
+pub const ENTRY_FORMAT: u8 = 2;
+/// Oldest version that is read. What version 1 can say is still written as version 1.
+pub const ENTRY_FORMAT_OLDEST: u8 = 1;
 
 /// Where a member is reached, as the replicated membership keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,15 +86,28 @@ pub enum Change {
     },
     /// Sets the operator's ceiling of read policies; its version becomes one more than that in force.
     Ceiling(Ceiling),
+    /// Conditions and operations, all or nothing.
+    Atomic(Atomic),
 }
 
 impl Change {
-    /// Lengths of the key and value carried; zero where there is none.
-    pub fn lengths(&self) -> (usize, usize) {
+    /// Bytes that the change holds, for bounds.
+    pub fn bytes(&self) -> usize {
+        /// Of one condition or operation beside its key and value.
+        const EACH: usize = 64;
         match self {
-            Self::Put { key, value } => (key.len(), value.len()),
-            Self::Delete { key } => (key.len(), 0),
-            Self::Ceiling(_) => (0, 0),
+            Self::Put { key, value } => key.len() + value.len(),
+            Self::Delete { key } => key.len(),
+            Self::Ceiling(_) => 0,
+            Self::Atomic(atomic) => atomic.bytes() + EACH * (atomic.conditions.len() + atomic.operations.len()),
+        }
+    }
+
+    /// The oldest entry format that can say it.
+    fn format(&self) -> u8 {
+        match self {
+            Self::Put { .. } | Self::Delete { .. } | Self::Ceiling(_) => 1,
+            Self::Atomic(_) => 2,
         }
     }
 }
@@ -114,28 +131,64 @@ impl Command {
     /// Bytes that this command holds, for bounds.
     pub fn bytes(&self) -> usize {
         const FIXED: usize = 96;
-        let (key, value) = self.change.lengths();
-        FIXED + key + value
+        FIXED + self.change.bytes()
     }
 }
 
 /// First 8 bytes of the SHA-256 of the change (FIPS 180-4), the same on every version of this program.
 pub fn digest(change: &Change) -> u64 {
-    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
-    let (kind, key, value): (u8, &[u8], &[u8]) = match change {
-        Change::Put { key, value } => (1, key, value),
-        Change::Delete { key } => (2, key, &[]),
+    let mut hash = Hash(ring::digest::Context::new(&ring::digest::SHA256));
+    match change {
+        Change::Put { key, value } => hash.kind(1).sized(key).0.update(value),
+        Change::Delete { key } => drop(hash.kind(2).sized(key)),
         // Made afresh for every command of an operator: never repeated under another body.
-        Change::Ceiling(_) => (3, &[], &[]),
-    };
-    context.update(&[kind]);
-    context.update(&(key.len() as u64).to_le_bytes());
-    context.update(key);
-    context.update(value);
-    let whole = context.finish();
+        Change::Ceiling(_) => drop(hash.kind(3).sized(&[])),
+        Change::Atomic(atomic) => hash.kind(4).atomic(atomic),
+    }
+    let whole = hash.0.finish();
     let mut first = [0; 8];
     first.copy_from_slice(&whole.as_ref()[..8]);
     u64::from_le_bytes(first)
+}
+
+struct Hash(ring::digest::Context);
+
+impl Hash {
+    fn kind(&mut self, kind: u8) -> &mut Self {
+        self.0.update(&[kind]);
+        self
+    }
+
+    fn number(&mut self, number: u64) -> &mut Self {
+        self.0.update(&number.to_le_bytes());
+        self
+    }
+
+    fn sized(&mut self, bytes: &[u8]) -> &mut Self {
+        self.number(bytes.len() as u64).0.update(bytes);
+        self
+    }
+
+    fn atomic(&mut self, atomic: &Atomic) {
+        self.number(atomic.conditions.len() as u64);
+        for condition in &atomic.conditions {
+            self.sized(&condition.key);
+            match &condition.expect {
+                Expect::Absent => drop(self.kind(1)),
+                Expect::Present => drop(self.kind(2)),
+                Expect::Value(value) => drop(self.kind(3).sized(value)),
+                Expect::Version(version) => drop(self.kind(4).number(version.0)),
+            }
+        }
+        for operation in &atomic.operations {
+            self.sized(operation.key());
+            match operation {
+                Operation::Put { value, .. } => drop(self.kind(1).sized(value)),
+                Operation::Delete { .. } => drop(self.kind(2)),
+                Operation::Increment { by, .. } => drop(self.kind(3).number(by.cast_unsigned())),
+            }
+        }
+    }
 }
 
 impl fmt::Display for Command {
@@ -144,13 +197,14 @@ impl fmt::Display for Command {
             Change::Put { .. } => "put",
             Change::Delete { .. } => "delete",
             Change::Ceiling(_) => "ceiling",
+            Change::Atomic(_) => "atomic",
         };
-        write!(f, "{verb} with a key of {} bytes by {}", self.change.lengths().0, self.key.caller)
+        write!(f, "{verb} of {} bytes by {}", self.change.bytes(), self.key.caller)
     }
 }
 
 /// What applying a command came to; the same on every replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// Not a write (blank or membership entry).
     None,
@@ -160,6 +214,17 @@ pub enum Answer {
     Repeated(Version),
     /// Not applied, for this reason (`KeyReused` or `KeyExpired`).
     Refused(ErrorCode),
+    /// Increments applied, now or before.
+    Counted {
+        /// As in `Applied`.
+        version: Version,
+        /// Applied before.
+        repeated: bool,
+        /// What became of each.
+        numbers: Vec<Option<i64>>,
+    },
+    /// Not applied because of the state, now or when it was first seen.
+    Unmet(Unmet),
 }
 
 /// The types of the one Raft group of a shard.
@@ -243,7 +308,10 @@ pub fn encode_payload(payload: &Payload) -> io::Result<Vec<u8>> {
     };
     let body = codec::encode_large(&message).map_err(io::Error::other)?;
     let mut bytes = Vec::with_capacity(1 + body.len());
-    bytes.push(ENTRY_FORMAT);
+    bytes.push(match payload {
+        Payload::Normal(command) => command.change.format(),
+        Payload::Blank | Payload::Membership(_) => ENTRY_FORMAT_OLDEST,
+    });
     bytes.extend_from_slice(&body);
     Ok(bytes)
 }
@@ -255,15 +323,15 @@ pub fn encode_payload(payload: &Payload) -> io::Result<Vec<u8>> {
 pub fn decode_payload(bytes: &[u8]) -> io::Result<Payload> {
     let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
     match bytes.split_first() {
-        Some((&ENTRY_FORMAT, body)) => match codec::decode_large(body) {
+        Some((ENTRY_FORMAT_OLDEST..=ENTRY_FORMAT, body)) => match codec::decode_large(body) {
             Ok(PayloadOwned::Blank) => Ok(Payload::Blank),
             Ok(PayloadOwned::Normal(command)) => Ok(Payload::Normal(command)),
             Ok(PayloadOwned::Membership(membership)) => Ok(Payload::Membership(membership)),
             Err(error) => Err(invalid(format!("a log entry {error}"))),
         },
         Some((format, _)) => Err(invalid(format!(
-            "a log entry of format {format}; this version reads format {ENTRY_FORMAT}: was the folder written by a \
-             newer version?"
+            "a log entry of format {format}; this version reads formats {ENTRY_FORMAT_OLDEST} to {ENTRY_FORMAT}: was \
+             the folder written by a newer version?"
         ))),
         None => Err(invalid("an empty log entry".to_owned())),
     }

@@ -6,8 +6,9 @@
 //! its outcome is unknown to this node, and the caller's idempotency key makes a repeat harmless.
 
 use crate::clock;
+use crate::raft::command::{Settled, command, settled};
 use crate::raft::state_machine::StateMachine;
-use crate::raft::types::{Answer, Change, Command, Told, TypeConfig, WriteKey, digest};
+use crate::raft::types::{Change, Command, Told, TypeConfig, WriteKey, digest};
 use crate::request::doors::WriteFuture;
 use bytes::Bytes;
 use openraft::Raft;
@@ -17,9 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::ids::{CallerId, ClientId, NodeId, Position, SHARD_ZERO};
-use tiedkv_protocol::limits::{KEY_BYTES_MAX, TIME_LEFT_MAX, VALUE_BYTES_MAX};
-use tiedkv_protocol::request::{WriteOperation, WriteRequest};
+use tiedkv_protocol::ids::{CallerId, ClientId, NodeId, Position};
+use tiedkv_protocol::limits::TIME_LEFT_MAX;
+use tiedkv_protocol::request::WriteRequest;
 use tiedkv_protocol::response::{Failure, WriteReply, Written};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -42,7 +43,7 @@ struct Pending {
     command: Command,
     state: Arc<AtomicU8>,
     deadline: Instant,
-    answer: oneshot::Sender<Result<Written, Failure>>,
+    answer: oneshot::Sender<Settled>,
     _count: OwnedSemaphorePermit,
     _bytes: OwnedSemaphorePermit,
 }
@@ -102,17 +103,17 @@ impl WritePath {
         let (node, id) = (self.own, request.request);
         let submitted = self.submit(caller, request, value);
         Box::pin(async move {
-            let outcome = match submitted {
-                Err(failure) => Err(failure),
-                Ok(waiting) => waiting.outcome().await.map_err(|mut failure| {
-                    if failure.code == ErrorCode::KeyExpired {
-                        // Where a fresh key goes.
-                        failure.leader = Some(node);
-                    }
-                    failure
-                }),
+            let mut settled = match submitted {
+                Err(failure) => failure.into(),
+                Ok(waiting) => waiting.outcome().await,
             };
-            WriteReply { request: id, node, outcome }
+            if let Err(failure) = &mut settled.outcome
+                && failure.code == ErrorCode::KeyExpired
+            {
+                // Where a fresh key goes.
+                failure.leader = Some(node);
+            }
+            (WriteReply { request: id, node, outcome: settled.outcome }, settled.detail)
         })
     }
 
@@ -121,7 +122,7 @@ impl WritePath {
         let client = ClientId(rand::random());
         let key = WriteKey { caller: CallerId(0), client, sequence: 0 };
         let command = Command { stamp_ms: 0, key, floor: Position(u64::MAX), digest: digest(&change), change };
-        self.queue(command, instant_now() + wait)?.outcome().await
+        self.queue(command, instant_now() + wait)?.outcome().await.outcome
     }
 
     fn submit(&self, caller: CallerId, request: WriteRequest, value: Bytes) -> Result<Waiting, Failure> {
@@ -153,22 +154,20 @@ impl WritePath {
 }
 
 struct Waiting {
-    answer: oneshot::Receiver<Result<Written, Failure>>,
+    answer: oneshot::Receiver<Settled>,
     state: Arc<AtomicU8>,
     deadline: Instant,
 }
 
 impl Waiting {
-    async fn outcome(self) -> Result<Written, Failure> {
+    async fn outcome(self) -> Settled {
         match timeout_at(self.deadline, self.answer).await {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) => Err(unknown("the group stopped before the write was confirmed")),
-            Err(_) => {
-                Err(match self.state.compare_exchange(QUEUED, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire) {
-                    Ok(_) => expired(),
-                    Err(_) => unknown("no quorum confirmed the write in time"),
-                })
-            }
+            Ok(Err(_)) => unknown("the group stopped before the write was confirmed").into(),
+            Err(_) => match self.state.compare_exchange(QUEUED, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => expired().into(),
+                Err(_) => unknown("no quorum confirmed the write in time").into(),
+            },
         }
     }
 }
@@ -192,31 +191,6 @@ fn not_leader(leader: Option<NodeId>) -> Failure {
     failure.leader = leader;
     failure.retry_after_us = if leader.is_none() { 30_000 } else { 0 };
     failure
-}
-
-fn command(caller: CallerId, request: WriteRequest, value: Bytes) -> Result<Command, Failure> {
-    if request.shard != SHARD_ZERO {
-        return Err(Failure::new(ErrorCode::NoShard, format!("shard {} is not here", request.shard)));
-    }
-    let change = match request.operation {
-        WriteOperation::Put { key } => Change::Put { key, value },
-        WriteOperation::Delete { key } => Change::Delete { key },
-    };
-    let (key_len, value_len) = change.lengths();
-    if key_len == 0 || key_len > KEY_BYTES_MAX || value_len > VALUE_BYTES_MAX {
-        let text = format!(
-            "key of {key_len} and value of {value_len} bytes; bounds are 1 to {KEY_BYTES_MAX} and {VALUE_BYTES_MAX}"
-        );
-        return Err(Failure::new(ErrorCode::OverLimit, text));
-    }
-    let key = request.idempotency;
-    Ok(Command {
-        stamp_ms: 0,
-        key: WriteKey { caller, client: key.client, sequence: key.sequence },
-        floor: key.floor,
-        digest: digest(&change),
-        change,
-    })
 }
 
 /// Now, as tokio's timers say it.
@@ -262,7 +236,7 @@ impl Proposer {
             return None;
         }
         if now >= pending.deadline {
-            answer(pending, Err(expired()));
+            answer(pending, expired());
             return None;
         }
         pending.command.stamp_ms = self.stamp_ms;
@@ -281,18 +255,18 @@ impl After {
     fn proposed(&self, pending: Pending, result: ClientWriteResult<TypeConfig>) {
         match result {
             Ok(response) => {
-                let outcome = written(response.data, Position(response.log_id.index));
-                if outcome.is_ok() {
+                let settled = settled(response.data, Position(response.log_id.index));
+                if settled.outcome.is_ok() {
                     self.counters.acknowledged.fetch_add(1, Ordering::Relaxed);
                 }
-                answer(pending, outcome);
+                answer(pending, settled);
             }
             // Refused before it entered the log.
             Err(ClientWriteError::ForwardToLeader(forward)) => match forward.leader_id.map(NodeId) {
-                Some(leader) => answer(pending, Err(not_leader(Some(leader)))),
+                Some(leader) => answer(pending, not_leader(Some(leader))),
                 None => self.propose_again(pending),
             },
-            Err(error) => answer(pending, Err(unknown(&error.to_string()))),
+            Err(error) => answer(pending, unknown(&error.to_string())),
         }
     }
 
@@ -301,40 +275,20 @@ impl After {
         self.counters.without_lease.fetch_add(1, Ordering::Relaxed);
         pending.state.store(QUEUED, Ordering::Release);
         let Some(queue) = self.queue.upgrade() else {
-            return answer(pending, Err(not_leader(None)));
+            return answer(pending, not_leader(None));
         };
         self.runtime.spawn(async move {
             sleep(LEASE_PAUSE).await;
             if let Err(mpsc::error::TrySendError::Full(pending) | mpsc::error::TrySendError::Closed(pending)) =
                 queue.try_send(pending)
             {
-                answer(pending, Err(not_leader(None)));
+                answer(pending, not_leader(None));
             }
         });
     }
 }
 
-fn answer(pending: Pending, outcome: Result<Written, Failure>) {
+fn answer(pending: Pending, settled: impl Into<Settled>) {
     // A caller that is gone needs no answer.
-    drop(pending.answer.send(outcome));
-}
-
-fn written(answer: Answer, position: Position) -> Result<Written, Failure> {
-    match answer {
-        Answer::Applied(version) => Ok(Written { version, position, repeated: false }),
-        Answer::Repeated(version) => Ok(Written { version, position, repeated: true }),
-        Answer::Refused(code) => {
-            let mut failure = Failure::new(
-                code,
-                match code {
-                    ErrorCode::KeyReused => "the idempotency key was used for another write; not applied",
-                    _ => "outcomes as old as this idempotency key's floor are forgotten; not applied now",
-                },
-            );
-            // Floor for a fresh key.
-            failure.have = Some(position);
-            Err(failure)
-        }
-        Answer::None => Err(Failure::new(ErrorCode::Internal, "a write became an entry of another kind")),
-    }
+    drop(pending.answer.send(settled.into()));
 }

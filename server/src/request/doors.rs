@@ -37,8 +37,8 @@ pub struct Caller {
     pub replies: Arc<dyn ReplySink>,
 }
 
-/// A future of the write path.
-pub type WriteFuture = Pin<Box<dyn Future<Output = WriteReply> + Send>>;
+/// A future of the write path: the answer and the payload that goes with it (a `WriteDetail`, often nothing).
+pub type WriteFuture = Pin<Box<dyn Future<Output = (WriteReply, Bytes)> + Send>>;
 
 /// Who takes writes: Raft, or the in-memory store of a node that is not replicated.
 pub trait Writer: Send + Sync {

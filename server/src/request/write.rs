@@ -4,19 +4,18 @@
 //! writes in the same order. Idempotency is judged as on a replicated node. Nothing here waits.
 
 use crate::clock;
+use crate::raft::command::{Settled, command, judged, repeated, settled};
 use crate::raft::outcomes::{OutcomeLimits, Outcomes, Verdict};
-use crate::raft::types::{Answer, Change, Command, WriteKey, digest};
+use crate::raft::types::{Answer, Change};
 use crate::request::doors::{WriteFuture, Writer};
-use crate::storage::key::check_key;
 use crate::storage::state_store::{Mutation, StateStore, StorageError};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::ids::{CallerId, NodeId, Position, SHARD_ZERO, Version};
-use tiedkv_protocol::limits::VALUE_BYTES_MAX;
-use tiedkv_protocol::request::{WriteOperation, WriteRequest};
-use tiedkv_protocol::response::{Failure, WriteReply, Written};
+use tiedkv_protocol::ids::{CallerId, NodeId, Position, Version};
+use tiedkv_protocol::request::WriteRequest;
+use tiedkv_protocol::response::{Failure, WriteReply};
 
 /// Takes writes for one store that is not replicated.
 pub struct LocalWriter {
@@ -40,86 +39,55 @@ impl LocalWriter {
         Self { node, store, order: Mutex::new(Order { last, stamp_ms, outcomes }) }
     }
 
-    fn apply(&self, caller: CallerId, request: WriteRequest, value: Bytes) -> Result<Written, Failure> {
-        let change = checked(&request, value)?;
-        let idempotency = request.idempotency;
+    fn apply(&self, caller: CallerId, request: WriteRequest, payload: Bytes) -> Result<Settled, Failure> {
+        let mut command = command(caller, request, payload)?;
         let mut order = self.order.lock();
         let position = Position(order.last.0 + 1);
         order.stamp_ms = order.stamp_ms.max(clock::unix_ns() / 1_000_000);
-        let command = Command {
-            stamp_ms: order.stamp_ms,
-            key: WriteKey { caller, client: idempotency.client, sequence: idempotency.sequence },
-            floor: idempotency.floor,
-            digest: digest(&change),
-            change,
+        command.stamp_ms = order.stamp_ms;
+        let mut record = match order.outcomes.decide(&command) {
+            Verdict::Apply(record) => record,
+            Verdict::Repeat(repeat) => {
+                let state = self.store.applied();
+                let answer = repeated(&command.change, repeat, |key| state.get(key)).map_err(failed)?;
+                return Ok(settled(answer, order.last));
+            }
+            Verdict::Refuse(code) => return Ok(settled(Answer::Refused(code), order.last)),
         };
-        match order.outcomes.decide(position, &command) {
-            Verdict::Apply(_) => {}
-            Verdict::Answer(Answer::Repeated(version)) => {
-                return Ok(Written { version, position: order.last, repeated: true });
+        let version = Version(position.0);
+        let (mutations, answer) = match command.change {
+            Change::Put { key, value } => (vec![Mutation::Put { key, value }], Answer::Applied(version)),
+            Change::Delete { key } => (vec![Mutation::Delete { key }], Answer::Applied(version)),
+            Change::Atomic(atomic) => {
+                let state = self.store.applied();
+                judged(atomic, version, |key| state.get(key)).map_err(failed)?
             }
-            Verdict::Answer(Answer::Refused(code)) => {
-                let mut failure = Failure::new(code, refusal(code));
-                failure.have = Some(order.last);
-                return Err(failure);
-            }
-            Verdict::Answer(Answer::None | Answer::Applied(_)) => {
-                return Err(Failure::new(ErrorCode::Internal, "a write was neither applied nor refused"));
-            }
-        }
-        let mutation = match command.change {
-            Change::Put { key, value } => Mutation::Put { key, value },
-            Change::Delete { key } => Mutation::Delete { key },
             Change::Ceiling(_) => {
                 return Err(Failure::new(ErrorCode::Internal, "a write became another command"));
             }
         };
-        self.store.apply(&[mutation], position, command.stamp_ms).map_err(|error| {
-            let code =
-                if matches!(error, StorageError::Full(_)) { ErrorCode::DiskFull } else { ErrorCode::Storage };
-            Failure::new(code, error.to_string())
-        })?;
+        self.store.apply(&mutations, position, command.stamp_ms).map_err(failed)?;
+        if let Answer::Unmet(unmet) = &answer {
+            record.code = unmet.code as u16;
+        }
+        // Only now: what failed to be written may be tried again.
+        order.outcomes.keep(position, &record);
         order.last = position;
-        Ok(Written { version: Version(position.0), position, repeated: false })
+        Ok(settled(answer, position))
     }
+}
+
+fn failed(error: StorageError) -> Failure {
+    let code = if matches!(error, StorageError::Full(_)) { ErrorCode::DiskFull } else { ErrorCode::Storage };
+    Failure::new(code, error.to_string())
 }
 
 impl Writer for LocalWriter {
     fn write(&self, caller: CallerId, request: WriteRequest, value: Bytes) -> WriteFuture {
         let id = request.request;
-        let reply = WriteReply { request: id, node: self.node, outcome: self.apply(caller, request, value) };
-        Box::pin(std::future::ready(reply))
-    }
-}
-
-fn checked(request: &WriteRequest, value: Bytes) -> Result<Change, Failure> {
-    let over = |message: String| Failure::new(ErrorCode::OverLimit, message);
-    if request.shard != SHARD_ZERO {
-        let message = format!("shard {} is not known here, this node holds {SHARD_ZERO}", request.shard);
-        return Err(Failure::new(ErrorCode::NoShard, message));
-    }
-    match &request.operation {
-        WriteOperation::Put { key } => {
-            check_key(key).map_err(|bad| over(bad.to_string()))?;
-            if value.len() > VALUE_BYTES_MAX {
-                return Err(over(format!(
-                    "the value has {} bytes; at most {VALUE_BYTES_MAX} are allowed",
-                    value.len()
-                )));
-            }
-            Ok(Change::Put { key: key.clone(), value })
-        }
-        WriteOperation::Delete { key } => {
-            check_key(key).map_err(|bad| over(bad.to_string()))?;
-            Ok(Change::Delete { key: key.clone() })
-        }
-    }
-}
-
-fn refusal(code: ErrorCode) -> &'static str {
-    match code {
-        ErrorCode::KeyReused => "the idempotency key was used for another write",
-        _ => "the idempotency key is older than the outcomes kept; the write was not applied",
+        let settled = self.apply(caller, request, value).unwrap_or_else(Settled::from);
+        let reply = WriteReply { request: id, node: self.node, outcome: settled.outcome };
+        Box::pin(std::future::ready((reply, settled.detail)))
     }
 }
 
@@ -128,8 +96,11 @@ mod tests {
     use super::*;
     use crate::storage::memory::MemoryStore;
     use std::task::{Context, Poll, Waker};
-    use tiedkv_protocol::ids::{ClientId, RequestId, ShardId};
-    use tiedkv_protocol::request::IdempotencyKey;
+    use tiedkv_protocol::atomic::{Atomic, Expect, Operation, WriteDetail};
+    use tiedkv_protocol::ids::{ClientId, RequestId, SHARD_ZERO, ShardId};
+    use tiedkv_protocol::limits::VALUE_BYTES_MAX;
+    use tiedkv_protocol::request::{IdempotencyKey, WriteOperation};
+    use tiedkv_protocol::response::Written;
 
     fn put(sequence: u64, key: &'static [u8]) -> WriteRequest {
         WriteRequest {
@@ -144,7 +115,7 @@ mod tests {
     fn write(writer: &LocalWriter, request: WriteRequest, value: &'static [u8]) -> Result<Written, Failure> {
         let mut future = writer.write(CallerId(1), request, Bytes::from_static(value));
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(reply) => reply.outcome,
+            Poll::Ready((reply, _)) => reply.outcome,
             Poll::Pending => panic!("a local write waits for nobody"),
         }
     }
@@ -167,6 +138,30 @@ mod tests {
         let delete = WriteRequest { operation: WriteOperation::Delete { key: "a".into() }, ..put(3, b"a") };
         assert_eq!(write(&writer, delete, b"").unwrap().version, Version(3));
         assert_eq!(store.view().get(b"a"), Ok(None));
+    }
+
+    #[test]
+    fn a_conditional_write_sees_what_is_applied_though_not_published() {
+        let store = Arc::new(MemoryStore::new());
+        let writer = LocalWriter::new(NodeId(1), store.clone());
+        store.lag(true);
+        write(&writer, put(1, b"a"), b"one").unwrap();
+        let operation = || Operation::Put { key: "a".into(), value: "two".into() };
+        let cas = |sequence, expect| {
+            let body = Atomic::compare("a".into(), expect, operation()).encode().unwrap();
+            let request = WriteRequest { operation: WriteOperation::Atomic, ..put(sequence, b"") };
+            let mut future = writer.write(CallerId(1), request, body);
+            match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready((reply, detail)) => (reply.outcome, WriteDetail::decode(&detail).unwrap()),
+                Poll::Pending => panic!("a local write waits for nobody"),
+            }
+        };
+        let (refused, detail) = cas(2, Expect::Absent);
+        assert_eq!(code(refused), Some(ErrorCode::ConditionFailed));
+        assert!(matches!(detail, Some(WriteDetail::Unmet { index: 0, current: Some(_) })));
+        assert_eq!(cas(3, Expect::Version(Version(1))).0.unwrap().version, Version(3));
+        assert_eq!(code(cas(2, Expect::Absent).0), Some(ErrorCode::ConditionFailed));
+        assert!(cas(3, Expect::Version(Version(1))).0.unwrap().repeated);
     }
 
     #[test]

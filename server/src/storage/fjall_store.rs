@@ -181,6 +181,16 @@ impl FjallStore {
         self.view.load_full()
     }
 
+    /// A view of the newest commit, published or not.
+    pub fn committed(&self) -> Arc<FjallView> {
+        let writing = self.writing.lock();
+        let view = self.view.load_full();
+        if view.position == writing.meta.position && view.generation == writing.meta.generation {
+            return view;
+        }
+        Arc::new(publishable(&self.database, &writing.data, &writing.outcomes, &writing.meta))
+    }
+
     /// Makes one commit atomically, then publishes a view of it and tells the listeners.
     ///
     /// # Errors
@@ -309,6 +319,10 @@ impl FjallStore {
 impl StateStore for FjallStore {
     fn view(&self) -> Arc<dyn View> {
         self.view.load_full()
+    }
+
+    fn applied(&self) -> Arc<dyn View> {
+        self.committed()
     }
 
     fn apply(&self, batch: &[Mutation], position: Position, stamp_ms: u64) -> Result<(), StorageError> {

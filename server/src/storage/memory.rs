@@ -75,6 +75,10 @@ impl StateStore for MemoryStore {
         self.published.load_full()
     }
 
+    fn applied(&self) -> Arc<dyn View> {
+        self.applied.lock().newest.clone()
+    }
+
     fn apply(&self, batch: &[Mutation], position: Position, stamp_ms: u64) -> Result<(), StorageError> {
         let mut applied = self.applied.lock();
         if position <= applied.newest.position {

@@ -1,5 +1,6 @@
 //! Where a replica's data lives, behind [`StateStore`](state_store::StateStore), and what a read of it costs.
 
+pub mod atomic;
 pub mod device;
 pub mod disturbance;
 pub mod fjall_store;

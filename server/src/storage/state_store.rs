@@ -72,6 +72,8 @@ pub trait PositionListener: Send + Sync {
 pub trait StateStore: Send + Sync + 'static {
     /// The newest published view; cheap (an atomic load and a reference count).
     fn view(&self) -> Arc<dyn View>;
+    /// The newest applied state, published or not: what the next write sees.
+    fn applied(&self) -> Arc<dyn View>;
     /// Applies one batch atomically at `position` and publishes a view of it.
     ///
     /// # Errors

@@ -210,7 +210,7 @@ impl Session {
         let session = self.clone();
         tokio::spawn(async move {
             match timeout(limit, outcome).await {
-                Ok(reply) => session.push(FrameKind::WriteReply, &reply, Bytes::new()),
+                Ok((reply, detail)) => session.push(FrameKind::WriteReply, &reply, detail),
                 Err(_) => {
                     let text = "no outcome by the deadline; it may still be applied";
                     session.write_reply(id, Failure::new(ErrorCode::UnknownOutcome, text));

@@ -1,0 +1,283 @@
+//! Conditional and atomic writes: conditions that must all hold and operations that are applied together or not at
+//! all. Also what a node says about one that was not applied.
+//!
+//! The body travels in the payload of a [`WriteRequest`](crate::request::WriteRequest), what follows from it in the
+//! payload of the [`WriteReply`](crate::response::WriteReply); both by [`crate::codec`]. Judging is the node's job.
+
+use crate::codec::{self, CodecError};
+use crate::ids::Version;
+use crate::limits::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// What a key must be for a condition to hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Expect {
+    /// It is not there.
+    Absent,
+    /// It is there, whatever its value.
+    Present,
+    /// It has exactly this value; an empty value is not an absent key.
+    Value(Bytes),
+    /// Its value was made by this write.
+    Version(Version),
+}
+
+/// One condition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    /// 1 to 4096 bytes.
+    pub key: Bytes,
+    /// What it must be.
+    pub expect: Expect,
+}
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Operation {
+    /// Sets a key.
+    Put {
+        /// 1 to 4096 bytes.
+        key: Bytes,
+        /// At most 8 MiB.
+        value: Bytes,
+    },
+    /// Removes a key; an absent one is no error.
+    Delete {
+        /// 1 to 4096 bytes.
+        key: Bytes,
+    },
+    /// Adds to a number kept as decimal text (`-?[0-9]+`, no leading zeros, 64 bits signed); an absent key is 0.
+    Increment {
+        /// 1 to 4096 bytes.
+        key: Bytes,
+        /// What is added.
+        by: i64,
+    },
+}
+
+impl Operation {
+    /// The key that is changed.
+    pub fn key(&self) -> &Bytes {
+        match self {
+            Self::Put { key, .. } | Self::Delete { key } | Self::Increment { key, .. } => key,
+        }
+    }
+}
+
+/// Conditions and operations of one atomic write.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Atomic {
+    /// All must hold, on the state before the write.
+    pub conditions: Vec<Condition>,
+    /// All are applied, each to a key of its own.
+    pub operations: Vec<Operation>,
+}
+
+/// A bound or rule that an atomic write breaks; nothing of it was sent or applied.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AtomicError {
+    /// No operation, or too many operations or conditions.
+    #[error("{what}: {count}; the bounds are {least} and {BATCH_OPERATIONS_MAX}")]
+    Count {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        count: usize,
+        /// Fewest allowed.
+        least: usize,
+    },
+    /// A key is empty or too long.
+    #[error("a key of {0} bytes; the bounds are 1 and {KEY_BYTES_MAX}")]
+    Key(usize),
+    /// A value is too long.
+    #[error("a value of {0} bytes; at most {VALUE_BYTES_MAX} are allowed")]
+    Value(usize),
+    /// All keys and values together are too long.
+    #[error("a batch of {0} bytes; at most {BATCH_BYTES_MAX} are allowed")]
+    Bytes(usize),
+    /// Two operations name one key.
+    #[error("two operations of a batch change the same key of {0} bytes; one batch changes a key once")]
+    Twice(usize),
+}
+
+impl Atomic {
+    /// One condition and one operation: compare and set.
+    pub fn compare(key: Bytes, expect: Expect, operation: Operation) -> Self {
+        Self { conditions: vec![Condition { key, expect }], operations: vec![operation] }
+    }
+
+    /// Bytes of all keys and values.
+    pub fn bytes(&self) -> usize {
+        let conditions = self.conditions.iter().map(|condition| {
+            condition.key.len()
+                + match &condition.expect {
+                    Expect::Value(value) => value.len(),
+                    _ => 0,
+                }
+        });
+        let operations = self.operations.iter().map(|operation| {
+            operation.key().len()
+                + match operation {
+                    Operation::Put { value, .. } => value.len(),
+                    _ => 0,
+                }
+        });
+        conditions.chain(operations).sum()
+    }
+
+    /// Checks every bound and that no key is changed twice.
+    ///
+    /// # Errors
+    /// Names the first bound that is broken, and the size.
+    pub fn check(&self) -> Result<(), AtomicError> {
+        for (what, count, least) in [
+            ("operations in a batch", self.operations.len(), 1),
+            ("conditions of a batch", self.conditions.len(), 0),
+        ] {
+            if !(least..=BATCH_OPERATIONS_MAX).contains(&count) {
+                return Err(AtomicError::Count { what, count, least });
+            }
+        }
+        let keys = self.conditions.iter().map(|condition| &condition.key);
+        let keys = keys.chain(self.operations.iter().map(Operation::key));
+        if let Some(key) = keys.into_iter().find(|key| key.is_empty() || key.len() > KEY_BYTES_MAX) {
+            return Err(AtomicError::Key(key.len()));
+        }
+        for operation in &self.operations {
+            if let Operation::Put { value, .. } = operation
+                && value.len() > VALUE_BYTES_MAX
+            {
+                return Err(AtomicError::Value(value.len()));
+            }
+        }
+        if self.bytes() > BATCH_BYTES_MAX {
+            return Err(AtomicError::Bytes(self.bytes()));
+        }
+        if self.operations.len() > 1 {
+            let mut seen = BTreeSet::new();
+            if let Some(twice) = self.operations.iter().map(Operation::key).find(|key| !seen.insert(&key[..])) {
+                return Err(AtomicError::Twice(twice.len()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of the payload.
+    ///
+    /// # Errors
+    /// When it is over the codec's bound; never after [`check`](Self::check).
+    pub fn encode(&self) -> Result<Bytes, CodecError> {
+        codec::encode_large(self).map(Bytes::from)
+    }
+
+    /// The atomic write of a payload.
+    ///
+    /// # Errors
+    /// When the bytes are none.
+    pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
+        codec::decode_large(bytes)
+    }
+}
+
+/// What a key was when a condition or operation did not fit it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Current {
+    /// The write that made the value.
+    pub version: Version,
+    /// Its length in bytes.
+    pub value_bytes: u64,
+    /// The value; `None` if it is over [`INLINE_VALUE_BYTES_MAX`](crate::limits::INLINE_VALUE_BYTES_MAX).
+    pub value: Option<Bytes>,
+}
+
+/// What follows the header of a write's answer in its payload; an empty payload says nothing more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WriteDetail {
+    /// What became of each increment, in order; `None` where a later write has changed the number before this
+    /// repeated answer.
+    Numbers(Vec<Option<i64>>),
+    /// The first condition that did not hold, or the increment that could not be made.
+    Unmet {
+        /// Its index among the conditions, or among the operations.
+        index: u32,
+        /// What the key was; `None`: absent. Of a repeated answer: what it is now.
+        current: Option<Current>,
+    },
+}
+
+impl WriteDetail {
+    /// The bytes of the payload.
+    ///
+    /// # Errors
+    /// When it is over the codec's bound.
+    pub fn encode(&self) -> Result<Bytes, CodecError> {
+        codec::encode_large(self).map(Bytes::from)
+    }
+
+    /// The detail of a payload; `None` if it is empty.
+    ///
+    /// # Errors
+    /// When the bytes are none.
+    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, CodecError> {
+        if bytes.is_empty() { Ok(None) } else { codec::decode_large(bytes).map(Some) }
+    }
+}
+
+/// The number of a value: decimal text as an increment writes it, nothing else.
+pub fn number(value: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(value).ok()?;
+    let number: i64 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(key: &str) -> Operation {
+        Operation::Put { key: Bytes::copy_from_slice(key.as_bytes()), value: Bytes::new() }
+    }
+
+    #[test]
+    fn every_bound_is_a_typed_error() {
+        let of = |operations| Atomic { conditions: Vec::new(), operations }.check();
+        assert!(matches!(of(vec![]), Err(AtomicError::Count { count: 0, .. })));
+        let many = |count: usize| (0..count).map(|number| put(&number.to_string())).collect::<Vec<_>>();
+        assert_eq!(of(many(BATCH_OPERATIONS_MAX)), Ok(()));
+        assert!(matches!(of(many(BATCH_OPERATIONS_MAX + 1)), Err(AtomicError::Count { count: 1_001, .. })));
+        assert_eq!(of(vec![put("")]), Err(AtomicError::Key(0)));
+        assert_eq!(of(vec![put(&"k".repeat(KEY_BYTES_MAX + 1))]), Err(AtomicError::Key(KEY_BYTES_MAX + 1)));
+        assert_eq!(of(vec![put("a"), put("a")]), Err(AtomicError::Twice(1)));
+        let large = |bytes| Operation::Put { key: "k".into(), value: vec![0; bytes].into() };
+        assert!(matches!(of(vec![large(VALUE_BYTES_MAX + 1)]), Err(AtomicError::Value(_))));
+        assert_eq!(of(vec![large(BATCH_BYTES_MAX - 1)]), Ok(()));
+        assert_eq!(of(vec![large(BATCH_BYTES_MAX - 1), put("b")]), Err(AtomicError::Bytes(BATCH_BYTES_MAX + 1)));
+        let both = Atomic::compare("k".into(), Expect::Value(vec![0; BATCH_BYTES_MAX].into()), put("k"));
+        assert!(matches!(both.check(), Err(AtomicError::Bytes(_))));
+    }
+
+    #[test]
+    fn numbers_are_exact() {
+        for (text, want) in [("0", Some(0)), ("-7", Some(-7)), ("9223372036854775807", Some(i64::MAX))] {
+            assert_eq!(number(text.as_bytes()), want);
+        }
+        for text in ["", "+1", "01", "-0", " 1", "1 ", "1.0", "9223372036854775808", "x"] {
+            assert_eq!(number(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_whole_batch_fits_a_frame() {
+        let keys = (0..BATCH_OPERATIONS_MAX).map(|number| Bytes::from(format!("{number:04}")));
+        let value = Bytes::from(vec![7; (BATCH_BYTES_MAX / BATCH_OPERATIONS_MAX) - 8]);
+        let operations = keys.clone().map(|key| Operation::Put { key, value: value.clone() }).collect();
+        let conditions = keys.map(|key| Condition { key, expect: Expect::Absent }).collect();
+        let atomic = Atomic { conditions, operations };
+        atomic.check().unwrap();
+        let body = atomic.encode().unwrap();
+        assert!(body.len() + crate::limits::HEADER_BYTES_MAX + 64 <= crate::limits::FRAME_BYTES_MAX);
+        assert_eq!(Atomic::decode(&body), Ok(atomic));
+    }
+}
