@@ -3,6 +3,7 @@
 //!
 //! | room | job |
 //! |---|---|
+//! | [`busy`] | the benchmark: scenes times policies |
 //! | [`clock`] | the one room that reads clocks |
 //! | [`cluster`] | certificates, and server processes that are always cleaned up |
 //! | [`load`] | when reads are due, sending them on time, joining what the nodes recorded |
@@ -10,6 +11,7 @@
 //! | [`report`] | table and JSON |
 //! | [`scenes`] | the scenes of the profile and how one is played |
 
+pub mod busy;
 pub mod clock;
 pub mod cluster;
 pub mod ideal;

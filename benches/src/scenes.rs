@@ -1,11 +1,10 @@
 //! The scenes of the profile (three nodes, eight one-worker lanes each, mean service time 5 ms) and how one is
 //! played: disturb, record, open loop, join, one row.
 
-use crate::load::cpu;
-use crate::load::join::join;
-use crate::load::machine::{Machine, Watch};
+use crate::load::counted::{Ground, play_counted};
+use crate::load::machine::Machine;
 use crate::load::nodes::Nodes;
-use crate::load::run::{OpenLoop, Outcome, play};
+use crate::load::run::{OpenLoop, Outcome};
 use crate::load::workload::Workload;
 use crate::report::{Row, SceneName};
 use anyhow::Result;
@@ -164,41 +163,24 @@ impl Stage {
     pub async fn play(&self, scene: Scene, progress: impl FnMut(Duration)) -> Result<Played> {
         let jobs_load = scene.name.jobs_load();
         self.nodes.disturb(&Disturbance { jobs_load, ..Disturbance::default() }).await?;
-        self.nodes.record_starts(true).await?;
-        let (cancels, stats, cpu) = (self.nodes.cancels_sent().await?, self.client.stats(), self.cpu());
-        let watch = Watch::start();
-        let outcome = play(&self.views, &self.profile.plan(scene), progress).await?;
-        let machine = watch.end();
-        let (cpu_used, stats_after) = (self.cpu().saturating_sub(cpu), self.client.stats());
-        self.nodes.wait_at_rest().await?;
-        let cancels = self.nodes.cancels_sent().await? - cancels;
-        self.nodes.record_starts(false).await?;
+        let ground =
+            Ground { client: &self.client, views: &self.views, nodes: &self.nodes, server_pids: &self.server_pids };
+        let nothing = std::future::ready(Ok(()));
+        let counted = play_counted(ground, &self.profile.plan(scene), &[], nothing, progress).await?;
         self.nodes.disturb(&Disturbance::default()).await?;
-        let joined = join(&self.nodes.take_starts().await?, &outcome.winners);
 
+        let outcome = counted.outcome;
         let mut row = Row::new(scene.name, scene.policy);
         let sent = outcome.sent.max(1) as f64;
-        let copies = stats_after.sent.total() - stats.sent.total();
-        let withdraws = stats_after.withdraw_frames - stats.withdraw_frames;
-        let answers = answered(&stats_after) - answered(&stats);
         (row.reads, row.errors) = (outcome.reads, outcome.errors);
         row.set_latencies(&outcome.latency);
-        row.duplicates_pct = joined.duplicates_pct();
-        row.wasted_work_pct = joined.wasted_pct();
-        row.messages_per_read = (copies + withdraws + answers + cancels) as f64 / sent;
-        row.cpu_us_per_read = cpu_used.as_secs_f64() * 1e6 / sent;
-        row.set_machine(&machine);
-        Ok(Played { row, outcome, machine })
+        row.duplicates_pct = counted.joined.duplicates_pct();
+        row.wasted_work_pct = counted.joined.wasted_pct();
+        row.messages_per_read = counted.messages as f64 / sent;
+        row.cpu_us_per_read = (counted.cpu_client + counted.cpu_servers).as_secs_f64() * 1e6 / sent;
+        row.set_machine(&counted.machine);
+        Ok(Played { row, outcome, machine: counted.machine })
     }
-
-    fn cpu(&self) -> Duration {
-        cpu::own() + self.server_pids.iter().filter_map(|pid| cpu::of(*pid)).sum::<Duration>()
-    }
-}
-
-/// Answers received so far, good or not.
-fn answered(stats: &tiedkv_client::Stats) -> u64 {
-    [stats.won, stats.late, stats.refused, stats.expired, stats.failed].iter().map(|ends| ends.total()).sum()
 }
 
 #[cfg(test)]

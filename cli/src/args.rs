@@ -1,5 +1,6 @@
 //! What can be typed: commands, flags and their help. Parses, decides nothing.
 
+use crate::bench_args::Bench;
 use crate::start::NodeFlags;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -257,29 +258,6 @@ pub struct Del {
     pub idempotency_key: Option<String>,
 }
 
-#[derive(Debug, Subcommand)]
-pub enum Bench {
-    /// Closed loop of gets or puts
-    Run(BenchRun),
-    /// Bare frames on one stream to the first node: the floor that gets are compared with
-    Ping(BenchPing),
-}
-
-#[derive(Debug, Args)]
-pub struct BenchPing {
-    #[command(flatten)]
-    pub connect: Connect,
-    /// Pings out at a time
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub concurrency: u32,
-    /// How long
-    #[arg(long, value_name = "SPAN", default_value = "10s")]
-    pub duration: String,
-    /// Also write the figures to FILE
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -321,43 +299,6 @@ pub enum MemberCommand {
         #[arg(long, value_name = "ID")]
         node: Option<u64>,
     },
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Example:
-  tiedkv bench run --cluster \"$URL\" --op get --concurrency 64 --duration 10s --json run.json
-
-Reads are untied and stale unless the URL says otherwise.")]
-pub struct BenchRun {
-    #[command(flatten)]
-    pub connect: Connect,
-    /// What each caller does
-    #[arg(long, value_enum, default_value_t = Operation::Get)]
-    pub op: Operation,
-    /// Callers, each with one call out at a time
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub concurrency: u32,
-    /// How long
-    #[arg(long, value_name = "SPAN", default_value = "10s")]
-    pub duration: String,
-    /// Keys used; gets write them first
-    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub keys: u64,
-    /// Bytes of each value
-    #[arg(long, value_name = "BYTES", default_value_t = 100)]
-    pub value_bytes: usize,
-    /// Also write the figures to FILE
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Operation {
-    /// Reads
-    Get,
-    /// Writes
-    Put,
 }
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
 //! `tiedkv bench ping`: bare frames on one stream to the first node of the connection string.
 
-use crate::args::{BenchPing, Format};
-use crate::bench_run::print;
+use crate::args::Format;
+use crate::bench_args::BenchPing;
 use crate::connect::config;
 use crate::outcome::{End, usage};
+use crate::output;
 use anyhow::{Context, Result};
-use tiedkv_benches::load::ping::{PingLoop, run as play};
+use serde_json::json;
+use std::path::Path;
+use tiedkv_benches::load::ping::{Figures, PingLoop, run as play};
 use tiedkv_client::options::parse_span;
 
 /// Runs the command.
@@ -22,4 +25,31 @@ pub async fn run(args: &BenchPing, format: Format) -> Result<End> {
     let figures = play(&plan).await?;
     print(&figures, args.json.as_deref(), format)?;
     Ok(End::Ok)
+}
+
+/// Writes the figures to `file`, if asked for, and prints them.
+///
+/// # Errors
+/// When the file cannot be written or standard output is closed.
+fn print(figures: &Figures, file: Option<&Path>, format: Format) -> Result<()> {
+    let document = json!({
+        "ops_per_s": figures.ops_per_s,
+        "p50_us": figures.p50_us,
+        "p99_us": figures.p99_us,
+        "errors": figures.errors,
+        "cpu_us_per_op": figures.cpu_us_per_op,
+    });
+    if let Some(path) = file {
+        std::fs::write(path, format!("{document:#}\n")).with_context(|| path.display().to_string())?;
+    }
+    match format {
+        Format::Json => output::json(&document),
+        Format::Table | Format::Raw => output::pairs(&[
+            ("ops/s", format!("{:.0}", figures.ops_per_s)),
+            ("p50", format!("{} us", figures.p50_us)),
+            ("p99", format!("{} us", figures.p99_us)),
+            ("errors", figures.errors.to_string()),
+            ("cpu/op", format!("{:.1} us (this process only)", figures.cpu_us_per_op)),
+        ]),
+    }
 }

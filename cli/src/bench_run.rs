@@ -1,24 +1,34 @@
-//! `tiedkv bench run`: a closed loop against a running cluster.
+//! `tiedkv bench run`: load on a running cluster, open or closed loop.
 
-use crate::args::{BenchRun, Format, Operation};
+use crate::args::Format;
+use crate::bench_args::{BenchRun, Operation};
 use crate::connect::{config, url};
 use crate::outcome::{End, usage};
 use crate::output;
-use anyhow::{Context, Result};
-use serde_json::json;
-use std::path::Path;
-use tiedkv_benches::load::closed::{Calls, ClosedLoop, Figures, run as play};
+use crate::progress::bar;
+use crate::signals::Signals;
+use anyhow::{Context, Result, anyhow};
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tiedkv_benches::load::hdr;
+use tiedkv_benches::load::mixed::{Calls, Figures, Handle, Mixed, Pace, run as play};
 use tiedkv_benches::load::preload::{Writes, preload};
 use tiedkv_benches::load::workload::Workload;
-use tiedkv_client::options::parse_span;
+use tiedkv_client::options::{parse_policy, parse_span};
 use tiedkv_client::{Client, Level, ReadPolicy};
 
-/// Runs the command. Reads are untied and stale unless the connection string says otherwise.
+/// How often the live figures change.
+const LOOK: Duration = Duration::from_secs(1);
+/// Fewest calls for which a percentile is told: ten lie above it.
+const ABOVE_MIN: f64 = 10.0;
+
+/// Runs the command.
 ///
 /// # Errors
 /// When a flag is wrong or the cluster does not answer. Failed calls are counted.
 pub async fn run(args: &BenchRun, format: Format) -> Result<End> {
-    let duration = parse_span(&args.duration).map_err(usage)?;
+    let plan = plan(args)?;
     let mut config = config(&args.connect)?;
     let url = url(&args.connect)?;
     if !names(url, "policy") {
@@ -27,20 +37,83 @@ pub async fn run(args: &BenchRun, format: Format) -> Result<End> {
     if !names(url, "read") {
         config.level = Level::Stale { bound: None };
     }
+    let mut signals = Signals::listen()?;
     let client = Client::connect(config).await?;
-    let workload = Workload { count: args.keys, value_bytes: args.value_bytes };
-    if args.op == Operation::Get {
-        preload(&client, workload, &writes(&client), |_| {}).await?;
+    if plan.put_share < 1.0 {
+        let writes = writes(&client);
+        tokio::select! {
+            written = preload(&client, plan.workload, &writes, |_| {}) => written?,
+            () = signals.next() => return Ok(End::Interrupted),
+        }
     }
-    let calls = match args.op {
-        Operation::Get => Calls::Get,
-        Operation::Put => Calls::Put,
-    };
-    let plan = ClosedLoop { calls, concurrency: args.concurrency as usize, duration, workload };
-    let figures = play(&client, &plan).await?;
+    let handle = Handle::new(&plan)?;
+    let end = watch(&client, &plan, &handle, &mut signals).await?;
     client.close();
-    print(&figures, args.json.as_deref(), format)?;
-    Ok(End::Ok)
+    tell(args, &plan, &handle.figures(), format)?;
+    Ok(end)
+}
+
+/// Plays the plan, shows live figures, and stops it at a signal.
+async fn watch(client: &Client, plan: &Mixed, handle: &Handle, signals: &mut Signals) -> Result<End> {
+    let whole = plan.warm_up + plan.measured;
+    let bar = bar(whole.as_millis() as u64, "");
+    let mut played = std::pin::pin!(play(client, plan, handle));
+    let mut looks = tokio::time::interval(LOOK);
+    let mut end = End::Ok;
+    loop {
+        tokio::select! {
+            played = &mut played => {
+                bar.finish_and_clear();
+                return played.map(|()| end);
+            }
+            _ = looks.tick() => {
+                let (p50, p99, calls) = handle.look();
+                bar.inc(LOOK.as_millis() as u64);
+                bar.set_message(format!("{calls} calls/s, p50 {p50} us, p99 {p99} us"));
+            }
+            () = signals.next() => {
+                handle.stop();
+                end = End::Interrupted;
+            }
+        }
+    }
+}
+
+fn plan(args: &BenchRun) -> Result<Mixed> {
+    let span = |text: &str| parse_span(text).map_err(usage);
+    let pace = match args.rate {
+        Some(rate) if rate > 0.0 && rate.is_finite() => Pace::Open(rate),
+        Some(rate) => return Err(usage(anyhow!("--rate is {rate}; it must be above 0"))),
+        None => Pace::Closed(args.concurrency as usize),
+    };
+    let put_share = match (args.put_share, args.op) {
+        (Some(share), _) if !(0.0..=1.0).contains(&share) => {
+            return Err(usage(anyhow!("--put-share is {share}; it must be within 0 and 1")));
+        }
+        (Some(share), _) => share,
+        (None, Operation::Get) => 0.0,
+        (None, Operation::Put) => 1.0,
+    };
+    let named = args.policies.iter().map(|name| parse_policy(name).map(Some).map_err(usage));
+    let mut policies: Vec<Option<ReadPolicy>> = named.collect::<Result<_>>()?;
+    if policies.is_empty() {
+        policies.push(None);
+    }
+    let (block, measured) = (span(&args.block)?, span(&args.duration)?);
+    if block.is_zero() || block * policies.len() as u32 > measured && policies.len() > 1 {
+        return Err(usage(anyhow!("--duration leaves no turn of --block to each of {} policies", policies.len())));
+    }
+    Ok(Mixed {
+        pace,
+        put_share,
+        workload: Workload { count: args.keys, value_bytes: args.value_bytes },
+        spread: args.spread,
+        policies,
+        block,
+        warm_up: span(&args.warm_up)?,
+        measured,
+        seed: args.seed,
+    })
 }
 
 /// Whether the connection string sets `name` itself.
@@ -58,31 +131,107 @@ fn writes(client: &Client) -> Writes {
     }
 }
 
-/// Writes the figures to `file`, if asked for, and prints them.
-///
-/// # Errors
-/// When the file cannot be written or standard output is closed.
-pub fn print(figures: &Figures, file: Option<&Path>, format: Format) -> Result<()> {
-    let document = json!({
-        "ops_per_s": figures.ops_per_s,
-        "p50_us": figures.p50_us,
-        "p99_us": figures.p99_us,
-        "errors": figures.errors,
-        "cpu_us_per_op": figures.cpu_us_per_op,
-    });
-    if let Some(path) = file {
+/// One line of the result.
+struct Line<'a> {
+    policy: String,
+    op: &'static str,
+    calls: &'a Calls,
+}
+
+fn lines<'a>(plan: &Mixed, figures: &'a Figures) -> Vec<Line<'a>> {
+    let mut lines = Vec::new();
+    for (policy, calls) in plan.policies.iter().zip(&figures.calls) {
+        let policy = policy.map_or_else(|| "as set".to_owned(), |policy| policy.to_string());
+        for (op, calls) in ["get", "put"].into_iter().zip(calls) {
+            if calls.errors > 0 || !calls.latency.is_empty() {
+                lines.push(Line { policy: policy.clone(), op, calls });
+            }
+        }
+    }
+    lines
+}
+
+fn quantile(latency: &Histogram<u64>, q: f64) -> Option<u64> {
+    (latency.len() as f64 * (1.0 - q) >= ABOVE_MIN).then(|| latency.value_at_quantile(q))
+}
+
+fn tell(args: &BenchRun, plan: &Mixed, figures: &Figures, format: Format) -> Result<()> {
+    let lines = lines(plan, figures);
+    let document = document(plan, figures, &lines)?;
+    if let Some(path) = &args.json {
         std::fs::write(path, format!("{document:#}\n")).with_context(|| path.display().to_string())?;
+    }
+    if let Some(path) = &args.hdr {
+        let tag = |line: &Line<'_>| format!("{}-{}", line.op, line.policy.replace(' ', "-"));
+        let all: Vec<(String, &Histogram<u64>)> =
+            lines.iter().map(|line| (tag(line), &line.calls.latency)).collect();
+        hdr::write(path, &all, figures.took)?;
+    }
+    for line in &lines {
+        if let Some(error) = &line.calls.first_error {
+            eprintln!("{} {}: {} errors, the first: {error}", line.policy, line.op, line.calls.errors);
+        }
     }
     match format {
         Format::Json => output::json(&document),
-        Format::Table | Format::Raw => output::pairs(&[
-            ("ops/s", format!("{:.0}", figures.ops_per_s)),
-            ("p50", format!("{} us", figures.p50_us)),
-            ("p99", format!("{} us", figures.p99_us)),
-            ("errors", figures.errors.to_string()),
-            ("cpu/op", format!("{:.1} us (this process only)", figures.cpu_us_per_op)),
-        ]),
+        Format::Table | Format::Raw => output::bytes(table(&document).as_bytes()),
     }
+}
+
+fn document(plan: &Mixed, figures: &Figures, lines: &[Line<'_>]) -> Result<Value> {
+    let mut all = Histogram::<u64>::new(3)?;
+    for line in lines {
+        all.add(&line.calls.latency)?;
+    }
+    let (errors, took) = (lines.iter().map(|line| line.calls.errors).sum::<u64>(), figures.took.as_secs_f64());
+    let row = |line: &Line<'_>| {
+        let latency = &line.calls.latency;
+        json!({
+            "policy": line.policy,
+            "op": line.op,
+            "calls": latency.len() + line.calls.errors,
+            "errors": line.calls.errors,
+            "p50_us": quantile(latency, 0.5),
+            "p90_us": quantile(latency, 0.9),
+            "p99_us": quantile(latency, 0.99),
+            "p999_us": quantile(latency, 0.999),
+            "max_us": latency.max(),
+        })
+    };
+    let loop_name = match plan.pace {
+        Pace::Open(_) => "open",
+        Pace::Closed(_) => "closed",
+    };
+    Ok(json!({
+        "loop": loop_name,
+        "ops_per_s": if took > 0.0 { all.len() as f64 / took } else { 0.0 },
+        "p50_us": all.value_at_quantile(0.5),
+        "p99_us": all.value_at_quantile(0.99),
+        "errors": errors,
+        "cpu_us_per_op": figures.cpu.as_secs_f64() * 1e6 / (all.len() + errors).max(1) as f64,
+        "rows": lines.iter().map(row).collect::<Vec<_>>(),
+    }))
+}
+
+fn table(document: &Value) -> String {
+    let head = ["policy", "op", "calls", "errors", "p50", "p90", "p99", "p99.9", "max"];
+    let mut cells = vec![head.map(str::to_owned).to_vec()];
+    for row in document["rows"].as_array().into_iter().flatten() {
+        let text = |key: &str| match &row[key] {
+            Value::Null => "-".to_owned(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let keys = ["policy", "op", "calls", "errors", "p50_us", "p90_us", "p99_us", "p999_us", "max_us"];
+        cells.push(keys.map(text).to_vec());
+    }
+    let mut text = tiedkv_benches::report::columns(&cells, 2);
+    let figure = |key: &str| document[key].as_f64().unwrap_or(0.0);
+    let ops = figure("ops_per_s");
+    let from =
+        if document["loop"] == "open" { "the planned send" } else { "the call (waits between calls are hidden)" };
+    text += &format!("microseconds from {from}; -: too few calls\n{ops:.0} calls/s, ");
+    text + &format!("{:.1} us processor time of this process per call\n", figure("cpu_us_per_op"))
 }
 
 #[cfg(test)]

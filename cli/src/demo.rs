@@ -5,10 +5,9 @@
 use crate::args::{Demo, Device, Storage};
 use crate::outcome::{End, usage};
 use crate::output;
+use crate::progress::bar;
 use crate::signals::Signals;
 use anyhow::{Context, Result, anyhow};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
 use std::time::Duration;
 use tiedkv_benches::cluster::local::{ClusterSpec, LocalCluster};
 use tiedkv_benches::cluster::{self};
@@ -170,15 +169,4 @@ fn text(rows: &[Row], replicated: bool) -> String {
         text.push('\n');
     }
     text
-}
-
-/// A progress bar on standard error; silent when that is no terminal.
-fn bar(length: u64, message: &'static str) -> ProgressBar {
-    let target =
-        if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let bar = ProgressBar::with_draw_target(Some(length), target).with_message(message);
-    match ProgressStyle::with_template("{bar:40} {percent:>3} % {msg}") {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
 }

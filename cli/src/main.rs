@@ -1,6 +1,8 @@
 //! The `tiedkv` command. Parses, picks the command, turns its end into an exit code; one file per command.
 
 mod args;
+mod bench_args;
+mod bench_busy;
 mod bench_ping;
 mod bench_run;
 mod cas;
@@ -8,6 +10,7 @@ mod certs;
 mod connect;
 mod del;
 mod demo;
+mod device_model;
 mod environment;
 mod escape;
 mod get;
@@ -15,13 +18,15 @@ mod health;
 mod member;
 mod outcome;
 mod output;
+mod progress;
 mod put;
 mod signals;
 mod start;
 mod status;
 mod write;
 
-use args::{Bench, Cli, Command, Format};
+use args::{Cli, Command, Format};
+use bench_args::Bench;
 use clap::Parser;
 use outcome::{End, end_of, error_text};
 use std::process::ExitCode;
@@ -61,6 +66,7 @@ fn run(cli: Cli) -> anyhow::Result<End> {
         Command::Status(args) => runtime.block_on(status::run(&args, output.unwrap_or(Format::Table))),
         Command::Health(args) => runtime.block_on(health::run(&args, output.unwrap_or(Format::Table))),
         Command::Member(args) => runtime.block_on(member::run(&args, output.unwrap_or(Format::Table))),
+        Command::Bench(Bench::Busy(args)) => runtime.block_on(bench_busy::run(&args)),
         Command::Bench(Bench::Ping(args)) => {
             runtime.block_on(bench_ping::run(&args, output.unwrap_or(Format::Table)))
         }

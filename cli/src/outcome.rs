@@ -12,7 +12,7 @@ use tiedkv_protocol::error::Move;
 pub enum End {
     /// Done.
     Ok = 0,
-    /// The key is absent.
+    /// The key is absent; or what was to be checked does not hold.
     NotFound = 1,
     /// The call is wrong: flags, settings, keys, files.
     Usage = 2,

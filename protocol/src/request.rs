@@ -178,7 +178,8 @@ pub struct Ping {
 /// What an operator, the benchmark or a test asks of a node, over the same authenticated connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum AdminOperation {
-    /// Sets the disturbance of a modelled device; refused on a real one.
+    /// Sets the disturbance of a modelled device; refused on a real one. The answer's payload is JSON: `since_ns`,
+    /// from when on the node draws by it, on its own monotonic clock.
     Disturb(Disturbance),
     /// Starts recording of start records (bounded ring), or empties and restarts it.
     RecordStarts {

@@ -12,6 +12,7 @@
 
 mod bad_input;
 mod bed;
+mod bench;
 mod cancels;
 mod conditional;
 mod demo;

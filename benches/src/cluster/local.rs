@@ -9,6 +9,7 @@ use super::certs::{Authority, CertsError};
 use super::node_file::{NodeFile, NodeSettings};
 use super::ports::{Ports, free_ports};
 use super::process::ServerProcess;
+use super::relay::{Relay, Way};
 use crate::clock;
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
@@ -37,6 +38,8 @@ pub struct ClusterSpec {
     pub ready_deadline: Duration,
     /// Name in the client's certificate. Default `demo`.
     pub client_name: String,
+    /// Nodes (1, 2, ...) that all others reach through a relay. Default none.
+    pub relays: Vec<(u64, Way)>,
 }
 
 impl ClusterSpec {
@@ -56,6 +59,7 @@ impl ClusterSpec {
             settings: NodeSettings::default(),
             ready_deadline: Duration::from_secs(20),
             client_name: "demo".to_owned(),
+            relays: Vec::new(),
         }
     }
 }
@@ -174,6 +178,9 @@ pub struct LocalCluster {
     nodes: Vec<LocalNode>,
     spec: ClusterSpec,
     cluster: ClusterId,
+    /// Where each node is known.
+    known: Vec<(NodeId, Ports)>,
+    _relays: Vec<Relay>,
     folder: TempDir,
 }
 
@@ -207,13 +214,21 @@ impl LocalCluster {
         let folder = tempfile::Builder::new().prefix("tiedkv-").tempdir().map_err(system("temporary folder"))?;
         let authority = Authority::create(&folder.path().join("certs"))?;
         authority.issue_client(&spec.client_name)?;
-        let ports = free_ports(spec.nodes, &mut rand::rng()).ok_or(ClusterError::Ports)?;
-        let members: Vec<(NodeId, Ports)> = (1..).map(NodeId).zip(ports).collect();
+        let ports = free_ports(spec.nodes + spec.relays.len(), &mut rand::rng()).ok_or(ClusterError::Ports)?;
+        let (real, relayed) = ports.split_at(spec.nodes);
+        let mut known: Vec<(NodeId, Ports)> = (1..).map(NodeId).zip(real.iter().copied()).collect();
+        let mut relays = Vec::new();
+        for ((node, way), ports) in spec.relays.iter().zip(relayed) {
+            if let Some((_, place)) = known.iter_mut().find(|(id, _)| id.0 == *node) {
+                relays.push(Relay::start(*ports, *place, *way).map_err(system("relay"))?);
+                *place = *ports;
+            }
+        }
         let cluster = authority.cluster();
-        let mut local = Self { nodes: Vec::new(), spec, cluster, folder };
-        for (id, ports) in &members {
+        let mut local = Self { nodes: Vec::new(), spec, cluster, known: known.clone(), _relays: relays, folder };
+        for ((id, _), ports) in known.iter().zip(real) {
             authority.issue_node(*id)?;
-            let node = local.place(*id, *ports, &members)?;
+            let node = local.place(*id, *ports, &known)?;
             local.nodes.push(node);
         }
         for node in &mut local.nodes {
@@ -260,7 +275,7 @@ impl LocalCluster {
 
     /// A connection string that works as it is in every command and in the client crate.
     pub fn url(&self) -> String {
-        let seeds: Vec<String> = self.nodes.iter().map(|node| node.ports.client().to_string()).collect();
+        let seeds: Vec<String> = self.known.iter().map(|(_, ports)| ports.client().to_string()).collect();
         format!("tiedkv://{}/?certs={}", seeds.join(","), percent_encoded(&self.certs().to_string_lossy()))
     }
 

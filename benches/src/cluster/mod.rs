@@ -6,5 +6,6 @@ pub mod local;
 mod node_file;
 pub mod ports;
 pub mod process;
+pub mod relay;
 
 pub use node_file::{Device, NodeSettings, Storage};

@@ -1,10 +1,13 @@
-//! Open-loop load: when reads are due, which keys they read, sending them on time, and what came of them.
+//! Load: when calls are due, which keys they take, sending them on time, and what came of them.
 
 pub mod arrivals;
-pub mod closed;
+pub mod counted;
 pub mod cpu;
+pub mod hdr;
 pub mod join;
+pub mod keys;
 pub mod machine;
+pub mod mixed;
 pub mod nodes;
 pub mod ping;
 pub mod preload;

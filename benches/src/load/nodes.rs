@@ -8,6 +8,7 @@ use std::time::Duration;
 use tiedkv_client::Client;
 use tiedkv_protocol::codec;
 use tiedkv_protocol::ids::NodeId;
+use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::{AdminOperation, Disturbance};
 use tiedkv_protocol::response::StartRecord;
 
@@ -37,12 +38,50 @@ impl Nodes {
         &self.ids
     }
 
-    /// Sets the disturbance of every node.
+    /// The same without some of them: what is asked after these are gone.
+    pub fn without(&self, gone: &[NodeId]) -> Self {
+        let ids = self.ids.iter().copied().filter(|node| !gone.contains(node)).collect();
+        Self { client: self.client.clone(), ids }
+    }
+
+    /// Sets the disturbance of every node; says since when, by each node's own clock, in the order of [`Self::ids`].
     ///
     /// # Errors
     /// When a node refuses (its device is real) or does not answer.
-    pub async fn disturb(&self, disturbance: &Disturbance) -> Result<()> {
-        self.all(&AdminOperation::Disturb(disturbance.clone())).await.map(drop)
+    pub async fn disturb(&self, disturbance: &Disturbance) -> Result<Vec<Moment>> {
+        let answers = self.all(&AdminOperation::Disturb(disturbance.clone())).await?;
+        let since = |payload: &Bytes| {
+            let page: Value = serde_json::from_slice(payload).context("disturbance")?;
+            page["since_ns"].as_u64().map(Moment).context("a node does not say since when it is disturbed")
+        };
+        answers.iter().map(since).collect()
+    }
+
+    /// Makes every node drop this share (0.0 to 1.0) of the cancels it sends.
+    ///
+    /// # Errors
+    /// When a node was not started for faults or does not answer.
+    pub async fn drop_cancels(&self, share: f64) -> Result<()> {
+        self.all(&AdminOperation::DropCancels { share }).await.map(drop)
+    }
+
+    /// Flight of a cancel over the last minute, p50 and p99 in microseconds: the mean over all pairs that know it.
+    ///
+    /// # Errors
+    /// When a node does not answer.
+    pub async fn cancel_flight_us(&self) -> Result<Option<[f64; 2]>> {
+        let (mut sums, mut pairs) = ([0.0; 2], 0u32);
+        for payload in self.all(&AdminOperation::Status).await? {
+            let page: Value = serde_json::from_slice(&payload).context("status")?;
+            for peer in page["cancels"]["peers"].as_array().into_iter().flatten() {
+                let flights = ["flight_p50_ns", "flight_p99_ns"].map(|name| peer[name].as_u64().unwrap_or(0));
+                if flights[0] > 0 {
+                    sums.iter_mut().zip(flights).for_each(|(sum, flight)| *sum += flight as f64 / 1e3);
+                    pairs += 1;
+                }
+            }
+        }
+        Ok((pairs > 0).then(|| sums.map(|sum| sum / f64::from(pairs))))
     }
 
     /// Starts recording on every node, from an empty ring; or stops it.

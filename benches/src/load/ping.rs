@@ -20,14 +20,27 @@ use tiedkv_protocol::ids::{ClientId, RequestId};
 use tiedkv_protocol::limits::PROTOCOL_VERSION;
 use tiedkv_protocol::request::Ping;
 
-use super::closed::Figures;
-
 /// Longest wait for the connection and for one answer.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Longest round trip that is told apart, microseconds.
 const ROUND_TRIP_MAX_US: u64 = 10_000_000;
 /// Most bytes taken from the stream at once.
 const CHUNK_BYTES: usize = 64 * 1024;
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Answers per second.
+    pub ops_per_s: f64,
+    /// Median round trip, microseconds.
+    pub p50_us: u64,
+    /// 99th percentile.
+    pub p99_us: u64,
+    /// Pings that failed.
+    pub errors: u64,
+    /// Processor time of this process per ping, microseconds.
+    pub cpu_us_per_op: f64,
+}
 
 /// What to run.
 #[derive(Clone, Copy, Debug)]

@@ -13,14 +13,17 @@ use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use smallvec::SmallVec;
 use std::time::Duration;
 use tiedkv_client::{Level, Read, ReadOptions, ReadPolicy, View};
-use tiedkv_protocol::ids::ReadId;
+use tiedkv_protocol::ids::{NodeId, ReadId};
 use tiedkv_protocol::request::CopyKind;
 use tokio::task::JoinSet;
 
 /// Most reads in flight; a system that is so far behind is not measured any more.
 const IN_FLIGHT_MAX: usize = 100_000;
+/// How often the progress is told.
+const PROGRESS: Duration = Duration::from_millis(100);
 /// Longest latency that is told apart, microseconds.
 const LATENCY_MAX_US: u64 = 120_000_000;
 
@@ -75,6 +78,27 @@ pub struct Outcome {
     pub won_by_later_copy: u64,
     /// Who answered each counted read.
     pub winners: Winners,
+    /// Every read that was sent, in the order of the ends.
+    pub trace: Vec<Traced>,
+}
+
+/// One read as the open loop saw it.
+#[derive(Clone, Debug)]
+pub struct Traced {
+    /// When it was due, from the start of the scene.
+    pub at: Duration,
+    /// From then to the value; `None` for a read without the right one.
+    pub latency: Option<Duration>,
+    /// Which read, if it was answered.
+    pub read: Option<ReadId>,
+    /// Which key.
+    pub key: u64,
+    /// Where its copies went, in the order they were sent.
+    pub nodes: SmallVec<[NodeId; 3]>,
+    /// The first copy's answer was used: what is not queue wait and service is two crossings.
+    pub crossings: Option<Duration>,
+    /// Planned after the warm-up.
+    pub counted: bool,
 }
 
 /// One read, done.
@@ -125,7 +149,7 @@ pub async fn play(views: &[View], plan: &OpenLoop, mut progress: impl FnMut(Dura
         if out.len() > IN_FLIGHT_MAX {
             bail!("over {IN_FLIGHT_MAX} reads in flight: the cluster cannot carry {} reads/s", plan.rate_per_s);
         }
-        if arrival.at - told > Duration::from_millis(200) {
+        if arrival.at - told > PROGRESS {
             told = arrival.at;
             progress(told);
         }
@@ -154,6 +178,7 @@ impl Outcome {
             tie_delay_realised: histogram()?,
             won_by_later_copy: 0,
             winners: Winners::new(),
+            trace: Vec::new(),
         })
     }
 
@@ -177,19 +202,22 @@ impl Outcome {
     }
 
     fn add(&mut self, done: Done, plan: &OpenLoop) {
-        if done.arrival.at < plan.warm_up {
+        let counted = done.arrival.at >= plan.warm_up;
+        let traced = traced(&done, plan, counted);
+        let right = traced.latency.is_some();
+        self.trace.push(traced);
+        if !counted {
             return;
         }
         self.reads += 1;
         match done.result {
-            Ok(read) => self.add_read(read, done.arrival, done.latency, plan),
+            Ok(read) => self.add_read(read, done.arrival, done.latency, right),
             Err(error) => self.add_error(|| error.to_string()),
         }
     }
 
-    fn add_read(&mut self, read: Read, arrival: Arrival, latency: Duration, plan: &OpenLoop) {
-        let wanted = plan.workload.value(arrival.key);
-        if read.value.as_ref().is_none_or(|value| value.value != wanted) {
+    fn add_read(&mut self, read: Read, arrival: Arrival, latency: Duration, right: bool) {
+        if !right {
             let (node, found) = (read.report.node, if read.value.is_some() { "another value" } else { "no value" });
             self.add_error(|| format!("{node} answered {found} for key {}", arrival.key));
             return;
@@ -216,6 +244,34 @@ impl Outcome {
         if self.first_error.is_none() {
             self.first_error = Some(text());
         }
+    }
+}
+
+fn is_right(read: &Read, arrival: Arrival, plan: &OpenLoop) -> bool {
+    let wanted = plan.workload.value(arrival.key);
+    read.value.as_ref().is_some_and(|value| value.value == wanted)
+}
+
+fn traced(done: &Done, plan: &OpenLoop, counted: bool) -> Traced {
+    let Done { arrival, latency, result } = done;
+    let blank = Traced {
+        at: arrival.at,
+        latency: None,
+        read: None,
+        key: arrival.key,
+        nodes: SmallVec::new(),
+        crossings: None,
+        counted,
+    };
+    let Ok(read) = result else { return blank };
+    let report = &read.report;
+    let first = report.kind == CopyKind::First;
+    Traced {
+        latency: is_right(read, *arrival, plan).then_some(*latency),
+        read: Some(report.read),
+        nodes: report.copies.iter().map(|copy| copy.node).collect(),
+        crossings: first.then(|| latency.saturating_sub(report.queue_wait + report.service_time)),
+        ..blank
     }
 }
 

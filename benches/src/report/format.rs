@@ -1,12 +1,12 @@
 //! Numbers as people read them, and text in columns.
 
 /// Microseconds as milliseconds with two digits after the point.
-pub(super) fn millis(micros: u64) -> String {
+pub(crate) fn millis(micros: u64) -> String {
     format!("{:.2}", micros as f64 / 1_000.0)
 }
 
 /// Columns, the first `left` of them aligned left, the others right; two spaces between, no line ends in a blank.
-pub(super) fn columns(rows: &[Vec<String>], left: usize) -> String {
+pub fn columns(rows: &[Vec<String>], left: usize) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width =
         |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();

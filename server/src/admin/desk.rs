@@ -35,7 +35,8 @@ impl Desk {
         match operation {
             AdminOperation::Disturb(disturbance) => {
                 self.need(node.allow_disturb, "allow_disturb")?;
-                node.path.disturb(disturbance)?;
+                let since = node.path.disturb(disturbance)?;
+                return json(&serde_json::json!({ "since_ns": since.0 }));
             }
             AdminOperation::RecordStarts { on } => {
                 self.need(node.allow_disturb || node.allow_faults, "allow_disturb")?;

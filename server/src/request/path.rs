@@ -161,11 +161,12 @@ impl RequestPath {
         self.path().flags(clock::now())
     }
 
-    /// Disturbs a modelled device from now on.
+    /// Disturbs a modelled device from now on; says from when, by this node's clock, so that who asked can draw the
+    /// same jobs.
     ///
     /// # Errors
     /// `NotAllowed` on a real device or when the node was not started so; `OverLimit` for values out of bounds.
-    pub fn disturb(&self, disturbance: Disturbance) -> Result<(), Failure> {
+    pub fn disturb(&self, disturbance: Disturbance) -> Result<Moment, Failure> {
         let path = self.path();
         let model = path.config.device.check_disturbance(&disturbance)?;
         let (now, unix_ns) = (clock::now(), clock::unix_ns());
@@ -174,7 +175,7 @@ impl RequestPath {
             let idle = room.disturb(LaneDisturbance::new(&disturbance, &model, name, now, unix_ns));
             idle.into_iter().for_each(|worker| path.wake(Some(worker)));
         }
-        Ok(())
+        Ok(now)
     }
 
     /// Makes every storage read fail, or work again: for tests.

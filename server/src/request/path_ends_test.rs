@@ -233,7 +233,9 @@ fn counters_balance_under_everything_at_once() {
         stall_after_start: true,
         ..Default::default()
     };
-    cluster.nodes.iter().for_each(|node| node.path.disturb(asked.clone()).expect("allowed"));
+    cluster.nodes.iter().for_each(|node| {
+        node.path.disturb(asked.clone()).expect("allowed");
+    });
     let mut random = StdRng::seed_from_u64(20_261_130);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,0 +1,146 @@
+//! The cluster of a bed with its clients: started, loaded, and made whole again after a node was killed.
+
+use super::policy::ClientKind;
+use super::scene::{BedKind, SERVICE_US};
+use crate::cluster::local::{ClusterSpec, LocalCluster};
+use crate::cluster::relay::Way;
+use crate::cluster::{Device, Storage};
+use crate::load::nodes::Nodes;
+use crate::load::preload::{Writes, preload};
+use crate::load::workload::Workload;
+use crate::scenes::VIEWS;
+use anyhow::{Context, Result};
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+use tiedkv_client::{Client, Config, Level, View};
+use tiedkv_protocol::ids::NodeId;
+
+/// Longest wait for a client to reach all nodes.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+/// Longest wait for the servers to stop in order; then they are killed.
+const STOP_DEADLINE: Duration = Duration::from_secs(3);
+
+/// A running bed.
+#[derive(Debug)]
+pub struct Bed {
+    pub(super) kind: BedKind,
+    pub(super) cluster: LocalCluster,
+    pub(super) nodes: Nodes,
+    pub(super) clients: HashMap<ClientKind, Connected>,
+    pub(super) workload: Workload,
+}
+
+/// A client and the views that send its reads; they live as long as the bed.
+#[derive(Debug)]
+pub(super) struct Connected {
+    pub(super) client: Client,
+    pub(super) views: Vec<View>,
+}
+
+impl Bed {
+    /// Starts a cluster of `binary` and writes all keys; `progress` is told how many of `workload.count` are written.
+    ///
+    /// # Errors
+    /// When the cluster does not start or takes no writes.
+    ///
+    /// # Cancel safety
+    /// Safe: what was started is killed and removed.
+    pub async fn start(
+        kind: BedKind,
+        binary: &Path,
+        workload: Workload,
+        progress: impl FnMut(u64),
+    ) -> Result<Self> {
+        let cluster = LocalCluster::start(spec(kind, binary)).await?;
+        let loader = Client::connect(Config::from_url(&cluster.url())?).await?;
+        loader.all_connected(CONNECT_DEADLINE).await?;
+        let writes = match kind {
+            BedKind::Memory => Writes::ToEveryNode(cluster.nodes().iter().map(|node| node.id()).collect()),
+            BedKind::Modelled | BedKind::Far | BedKind::Lossy => Writes::Replicated,
+        };
+        preload(&loader, workload, &writes, progress).await?;
+        let nodes = Nodes::of(&loader);
+        Ok(Self { kind, cluster, nodes, clients: HashMap::new(), workload })
+    }
+
+    /// Which bed this is.
+    pub fn kind(&self) -> BedKind {
+        self.kind
+    }
+
+    /// How fresh its reads are.
+    pub fn level(&self) -> Level {
+        match self.kind {
+            BedKind::Memory => Level::Stale { bound: None },
+            BedKind::Modelled | BedKind::Far | BedKind::Lossy => Level::Session,
+        }
+    }
+
+    /// Makes sure that a client of this kind is connected to every node.
+    ///
+    /// # Errors
+    /// When a node cannot be reached.
+    pub(super) async fn connect(&mut self, kind: ClientKind) -> Result<()> {
+        if !self.clients.contains_key(&kind) {
+            let mut config = Config::from_url(&self.cluster.url())?;
+            kind.set(&mut config);
+            let client = Client::connect(config).await?;
+            let views = (0..VIEWS).map(|index| client.view(VIEWS + index)).collect();
+            self.clients.insert(kind, Connected { client, views });
+        }
+        let connected = self.clients.get(&kind).context("just made")?;
+        Ok(connected.client.all_connected(CONNECT_DEADLINE).await?)
+    }
+
+    /// Starts again what was killed and waits until all are ready and reached.
+    ///
+    /// # Errors
+    /// When a node does not come back.
+    pub(super) async fn revive(&mut self, killed: &[NodeId]) -> Result<()> {
+        for node in killed {
+            self.cluster.restart(*node)?;
+        }
+        self.cluster.wait_ready().await?;
+        for connected in self.clients.values() {
+            connected.client.all_connected(CONNECT_DEADLINE).await?;
+        }
+        Ok(())
+    }
+
+    /// The process ids of the servers that run.
+    pub(super) fn pids(&self) -> Vec<u32> {
+        self.cluster.nodes().iter().filter_map(|node| node.pid()).collect()
+    }
+
+    /// Checks that every server still runs.
+    ///
+    /// # Errors
+    /// Names the first that ended and quotes its log.
+    pub fn check(&mut self) -> Result<()> {
+        Ok(self.cluster.check_all_run()?)
+    }
+
+    /// Stops the servers in order.
+    pub async fn stop(mut self) {
+        self.clients.values().for_each(|connected| connected.client.close());
+        self.cluster.stop_all(STOP_DEADLINE).await;
+    }
+}
+
+fn spec(kind: BedKind, binary: &Path) -> ClusterSpec {
+    let mut spec = ClusterSpec::of(binary);
+    let settings = &mut spec.settings;
+    settings.faults = true;
+    settings.service_mean_us = SERVICE_US;
+    settings.storage = Storage::Disk;
+    match kind {
+        BedKind::Modelled => {}
+        BedKind::Memory => (settings.device, settings.storage) = (Device::Real, Storage::Memory),
+        BedKind::Far => spec.relays = vec![(3, Way { delay: Duration::from_millis(2), loss: 0.0 })],
+        BedKind::Lossy => {
+            spec.relays = (1..=3).map(|node| (node, Way { delay: Duration::ZERO, loss: 0.01 })).collect();
+        }
+    }
+    spec
+}

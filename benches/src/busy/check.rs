@@ -1,0 +1,284 @@
+//! `--check`: what is played for it, and the rows against the bounds of the design (docs/performance.md). Pure.
+//!
+//! A bound is broken only if the whole 95 % interval lies beyond it, and a row that is not judged breaks none: noise
+//! fails nobody. What has no interval (counts, processor time) is compared as it is.
+
+use super::document::Document;
+use super::matrix::Part;
+use super::policy;
+use super::row::{BusyRow, QUANTILES};
+use super::scene;
+use anyhow::Result;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// What became of one bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Within it.
+    Ok,
+    /// Beyond it, but its interval is not.
+    Unclear,
+    /// Beyond it.
+    Broken,
+    /// The row was not played, has too few reads, or the machine was too busy.
+    NotJudged,
+}
+
+/// One bound and what was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    /// What is bounded.
+    pub what: String,
+    /// As measured; `None` where it was not.
+    pub measured: Option<f64>,
+    /// The end of its 95 % interval on the good side.
+    pub good_end: Option<f64>,
+    /// At most this.
+    pub bound: f64,
+    /// The verdict.
+    pub verdict: Verdict,
+}
+
+/// Counted time of one playing so that it has 20,000 reads, between 5 and 30 s.
+fn measured(reads_load: f64) -> Duration {
+    let rate = reads_load * 4_800.0;
+    Duration::from_secs_f64((20_500.0 / rate).clamp(5.0, 30.0).ceil())
+}
+
+/// What is played: `repeats` (five) of 20,000 reads where the rate allows, fewer of what is dear. `seconds` replaces
+/// the time of every playing, to try it out.
+///
+/// # Errors
+/// Never in practice: the names are those of this crate.
+pub fn parts(seconds: Option<Duration>, repeats: u32) -> Result<Vec<Part>> {
+    let part = |name: &str, policies: &str, own: Option<u64>, repeats: u32| -> Result<Part> {
+        let scene = scene::named(name)?.remove(0);
+        let own = own.map_or_else(|| measured(scene.reads_load), Duration::from_secs);
+        Ok(Part { scene, policies: policy::named(policies)?, measured: seconds.unwrap_or(own), repeats })
+    };
+    let (all, some) = ("untied,tied2,tied3,default", repeats.min(3));
+    Ok(vec![
+        part("idle", all, None, repeats)?,
+        part("busy", all, None, repeats)?,
+        part("hard", all, None, repeats)?,
+        part("load70", all, None, repeats)?,
+        part("hard-background", "untied,tied2", None, some)?,
+        part("stalls-after-start", "tied2,tied2+rescue", None, repeats)?,
+        part("cancel-channel-down", "untied,tied2", Some(6), some)?,
+        part("storm", "untied,hedged,tied2+rescue,tied3+rescue,default", Some(14), some)?,
+        part("in-memory", "untied,default", Some(6), some)?,
+    ])
+}
+
+/// p50, p90, p99, p99.9 over idle untied; 0: no bound.
+const RATIOS: [(&str, &str, [f64; 4]); 10] = [
+    ("idle", "tied2", [1.00, 0.95, 0.90, 0.85]),
+    ("busy", "tied2", [1.12, 1.12, 1.12, 1.20]),
+    ("busy", "tied3", [1.08, 1.02, 0.95, 0.92]),
+    ("hard", "tied2", [0.0, 0.0, 1.55, 0.0]),
+    ("hard", "tied3", [1.15, 1.15, 1.12, 1.15]),
+    ("load70", "tied2", [0.0, 0.0, 1.15, 0.0]),
+    ("load70", "tied3", [0.0, 0.0, 1.00, 0.0]),
+    ("idle", "default", [0.0, 0.0, 1.00, 0.0]),
+    ("busy", "default", [1.12, 1.12, 1.12, 1.20]),
+    ("hard-background", "tied2", [0.0, 0.0, 1.05, 0.0]),
+];
+
+/// Names of [`QUANTILES`].
+const NAMES: [&str; 4] = ["p50", "p90", "p99", "p99.9"];
+/// Scenes in which measured is compared with the ideal.
+const IDEAL_SCENES: [&str; 4] = ["idle", "busy", "hard", "load70"];
+
+/// All bounds for which at least one row was played.
+pub fn judge(document: &Document) -> Vec<Judged> {
+    let mut all = Vec::new();
+    ratios(document, &mut all);
+    ideals(document, &mut all);
+    costs(document, &mut all);
+    after_start(document, &mut all);
+    storms(document, &mut all);
+    all
+}
+
+/// True if no bound is broken.
+pub fn holds(judged: &[Judged]) -> bool {
+    judged.iter().all(|one| one.verdict != Verdict::Broken)
+}
+
+/// The verdicts as lines.
+pub fn text(judged: &[Judged]) -> String {
+    let mut text = String::new();
+    for one in judged {
+        let word = match one.verdict {
+            Verdict::Ok => "ok      ",
+            Verdict::Unclear => "unclear ",
+            Verdict::Broken => "BROKEN  ",
+            Verdict::NotJudged => "-       ",
+        };
+        let measured = one.measured.map_or_else(|| "not measured".to_owned(), |value| format!("{value:.3}"));
+        let end = one.good_end.map_or_else(String::new, |value| format!(" (95 % from {value:.3})"));
+        let _ = writeln!(text, "{word}{}: {measured}{end}, at most {:.3}", one.what, one.bound);
+    }
+    let count = |verdict| judged.iter().filter(|one| one.verdict == verdict).count();
+    let _ = writeln!(
+        text,
+        "{} bounds: {} ok, {} unclear, {} broken, {} not judged",
+        judged.len(),
+        count(Verdict::Ok),
+        count(Verdict::Unclear),
+        count(Verdict::Broken),
+        count(Verdict::NotJudged)
+    );
+    text
+}
+
+/// A value against a bound; `rows` are those it was made of.
+fn at_most(
+    what: String,
+    (measured, good_end): (Option<f64>, Option<f64>),
+    bound: f64,
+    rows: &[Option<&BusyRow>],
+) -> Judged {
+    let judged = rows.iter().all(|row| row.is_some_and(|row| row.judged));
+    let verdict = match measured {
+        Some(_) if !judged => Verdict::NotJudged,
+        Some(value) if value <= bound => Verdict::Ok,
+        Some(value) if good_end.unwrap_or(value) <= bound => Verdict::Unclear,
+        Some(_) => Verdict::Broken,
+        None => Verdict::NotJudged,
+    };
+    Judged { what, measured, good_end, bound, verdict }
+}
+
+fn ratios(document: &Document, all: &mut Vec<Judged>) {
+    let idle = document.row("idle", "untied");
+    for (scene, policy, bounds) in RATIOS {
+        let Some(row) = document.row(scene, policy) else { continue };
+        for (index, bound) in bounds.into_iter().enumerate().filter(|(_, bound)| *bound > 0.0) {
+            let found = idle.map_or((None, None), |idle| ratio(row, idle, index));
+            let what = format!("{scene} {policy} {} over idle untied", NAMES[index]);
+            all.push(at_most(what, found, bound, &[Some(row), idle]));
+        }
+    }
+}
+
+/// The ratio of two rows at a percentile, and the least that their intervals allow.
+fn ratio(row: &BusyRow, base: &BusyRow, index: usize) -> (Option<f64>, Option<f64>) {
+    let value = row.quantiles()[index].zip(base.quantiles()[index]);
+    let ends = row.intervals()[index].zip(base.intervals()[index]);
+    let over = |(own, base): (u64, u64)| own as f64 / base.max(1) as f64;
+    (value.map(over), ends.map(|([low, _], [_, high])| over((low, high))))
+}
+
+fn ideals(document: &Document, all: &mut Vec<Judged>) {
+    for scene in IDEAL_SCENES {
+        for policy in ["tied2", "tied3"] {
+            let Some(row) = document.row(scene, policy) else { continue };
+            let measured = row.ideal.measured_over_ideal.and_then(|all| all[2]);
+            let low = measured.zip(row.p99_interval_us).zip(row.p99_us);
+            let good_end = low.map(|((measured, [low, _]), p99)| measured * low as f64 / p99.max(1) as f64);
+            let what = format!("{scene} {policy} p99 over the ideal on its own trace");
+            all.push(at_most(what, (measured, good_end), 1.10, &[Some(row)]));
+        }
+    }
+}
+
+fn costs(document: &Document, all: &mut Vec<Judged>) {
+    for scene in IDEAL_SCENES {
+        for (policy, duplicates) in [("tied2", 3.0), ("tied3", 5.0)] {
+            let Some(row) = document.row(scene, policy) else { continue };
+            let mut push = |what: &str, value: f64, bound: f64| {
+                all.push(at_most(format!("{scene} {policy} {what}"), (Some(value), None), bound, &[Some(row)]));
+            };
+            push("duplicates %", row.duplicates_pct, duplicates);
+            push("wasted work %", row.wasted_work_pct, 0.3);
+        }
+        if let Some(row) = document.row(scene, "default") {
+            let what = format!("{scene} default wasted work of rescues %");
+            all.push(at_most(what, (Some(row.wasted_extra_pct), None), 4.0, &[Some(row)]));
+        }
+    }
+    let mut over_untied = |scene: &str, policy: &str, what: &str, of: fn(&BusyRow) -> f64, bound: f64| {
+        let Some(row) = document.row(scene, policy) else { return };
+        let base = document.row(scene, "untied");
+        let value = base.map(|base| of(row) / of(base).max(f64::EPSILON));
+        all.push(at_most(format!("{scene} {policy} {what} over untied"), (value, None), bound, &[Some(row), base]));
+    };
+    over_untied("idle", "tied2", "processor time per read", |row| row.cpu_us_per_read, 2.0);
+    over_untied("busy", "tied2", "processor time per read", |row| row.cpu_us_per_read, 1.6);
+    over_untied("in-memory", "default", "processor time per read", |row| row.cpu_us_per_read, 1.05);
+    over_untied("in-memory", "default", "p50", |row| row.p50_us.unwrap_or(0) as f64, 1.15);
+    over_untied("cancel-channel-down", "tied2", "service time per read", |row| row.served_us_per_read, 1.05);
+    if let Some(row) = document.row("in-memory", "default") {
+        let tied = 100.0 - row.not_tied_pct;
+        all.push(at_most("in-memory default reads tied %".to_owned(), (Some(tied), None), 5.0, &[Some(row)]));
+    }
+}
+
+fn after_start(document: &Document, all: &mut Vec<Judged>) {
+    let scene = "stalls-after-start";
+    let (Some(row), base) = (document.row(scene, "tied2+rescue"), document.row(scene, "tied2")) else { return };
+    let found = base.map_or((None, None), |base| ratio(row, base, QUANTILES.len() - 1));
+    all.push(at_most(format!("{scene} tied2+rescue p99.9 over tied2"), found, 0.55, &[Some(row), base]));
+}
+
+fn storms(document: &Document, all: &mut Vec<Judged>) {
+    let Some(base) = document.row("storm", "untied") else { return };
+    let untied = median(&base.recovery_s);
+    for policy in ["default", "hedged", "tied2+rescue", "tied3+rescue"] {
+        let Some(row) = document.row("storm", policy) else { continue };
+        let bound = untied.unwrap_or(f64::INFINITY) + 1.0;
+        let what = format!("storm {policy}: seconds until recovered (untied {})", seconds(untied));
+        let mut judged = at_most(what, (median(&row.recovery_s), None), bound, &[Some(row), Some(base)]);
+        if untied.is_some() && judged.measured.is_none() && row.judged && base.judged {
+            judged.verdict = Verdict::Broken;
+        }
+        all.push(judged);
+    }
+}
+
+/// The median repeat; `None` if it did not recover.
+fn median(repeats: &[Option<f64>]) -> Option<f64> {
+    let mut sorted: Vec<f64> = repeats.iter().map(|one| one.unwrap_or(f64::INFINITY)).collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().filter(|value| value.is_finite())
+}
+
+fn seconds(span: Option<f64>) -> String {
+    span.map_or_else(|| "never".to_owned(), |span| format!("{span:.1}"))
+}
+
+/// Relations of `--quick` that noise cannot flip: wide factors between rows of one run.
+pub fn relations(document: &Document) -> Vec<Judged> {
+    let row = |scene, policy| document.row(scene, policy);
+    let mut all = Vec::new();
+    let mut below = |what: &str, one: Option<u64>, factor: f64, other: Option<u64>| {
+        let value = one.zip(other).map(|(one, other)| one as f64 / other.max(1) as f64);
+        let verdict = if value.is_some_and(|value| value <= factor) { Verdict::Ok } else { Verdict::Broken };
+        all.push(Judged { what: what.to_owned(), measured: value, good_end: None, bound: factor, verdict });
+    };
+    let p90 = |scene, policy| row(scene, policy).and_then(|row| row.p90_us);
+    let p99 = |scene, policy| row(scene, policy).and_then(|row| row.p99_us);
+    below("idle untied p99 over busy untied p99", p99("idle", "untied"), 0.7, p99("busy", "untied"));
+    below("idle tied2 p90 over idle untied p90", p90("idle", "tied2"), 1.25, p90("idle", "untied"));
+    below("busy tied2 p99 over busy untied p99", p99("busy", "tied2"), 0.75, p99("busy", "untied"));
+    below("busy tied2 p90 over busy untied p90", p90("busy", "tied2"), 0.9, p90("busy", "untied"));
+    for row in &document.rows {
+        let name = format!("{} {}", row.scene, row.policy);
+        let mut plain = |what: &str, value: f64, bound: f64| {
+            let verdict = if value <= bound { Verdict::Ok } else { Verdict::Broken };
+            let what = format!("{name}: {what}");
+            all.push(Judged { what, measured: Some(value), good_end: None, bound, verdict });
+        };
+        plain("errors", row.errors as f64, 0.0);
+        let duplicates = if row.policy == "untied" { 0.0 } else { 12.0 };
+        plain("duplicates %", row.duplicates_pct, duplicates);
+        plain("wasted work %", row.wasted_work_pct, 3.0);
+    }
+    all
+}
+
+#[cfg(test)]
+#[path = "check_test.rs"]
+mod tests;

@@ -1,0 +1,83 @@
+//! Tests of the verdicts: intervals decide, noise fails nobody, planted faults are found.
+
+use super::super::document::Run;
+use super::*;
+
+fn row(scene: &str, policy: &str, p99_us: u64, interval: [u64; 2]) -> BusyRow {
+    BusyRow {
+        scene: scene.into(),
+        policy: policy.into(),
+        p90_us: Some(p99_us / 2),
+        p99_us: Some(p99_us),
+        p99_interval_us: Some(interval),
+        judged: true,
+        cpu_us_per_read: 100.0,
+        ..BusyRow::default()
+    }
+}
+
+fn verdict(rows: Vec<BusyRow>, what: &str) -> Verdict {
+    let judged = judge(&Document::new(Run::default(), rows));
+    judged.iter().find(|one| one.what.starts_with(what)).unwrap_or_else(|| panic!("{what} in {judged:#?}")).verdict
+}
+
+#[test]
+fn only_a_whole_interval_beyond_the_bound_breaks_it() {
+    let idle = row("idle", "untied", 10_000, [9_800, 10_200]);
+    let of = |busy: BusyRow| verdict(vec![idle.clone(), busy], "busy tied2 p99 over idle untied");
+    assert_eq!(of(row("busy", "tied2", 11_000, [10_500, 11_500])), Verdict::Ok);
+    assert_eq!(of(row("busy", "tied2", 11_600, [11_300, 12_000])), Verdict::Unclear);
+    assert_eq!(of(row("busy", "tied2", 13_000, [12_500, 13_500])), Verdict::Broken);
+    let mut noisy = row("busy", "tied2", 13_000, [12_500, 13_500]);
+    noisy.judged = false;
+    assert_eq!(of(noisy), Verdict::NotJudged);
+}
+
+#[test]
+fn a_storm_that_never_ends_is_broken() {
+    let storm = |policy: &str, recovery: [Option<f64>; 3]| BusyRow {
+        recovery_s: recovery.to_vec(),
+        ..row("storm", policy, 90_000, [80_000, 100_000])
+    };
+    let untied = storm("untied", [Some(4.0), None, Some(5.0)]);
+    let of = |hedged: BusyRow| verdict(vec![untied.clone(), hedged], "storm hedged");
+    assert_eq!(of(storm("hedged", [Some(5.5), Some(9.0), Some(5.0)])), Verdict::Ok);
+    assert_eq!(of(storm("hedged", [Some(6.5), Some(9.0), Some(5.0)])), Verdict::Broken);
+    assert_eq!(of(storm("hedged", [None, None, Some(5.0)])), Verdict::Broken);
+}
+
+#[test]
+fn what_was_not_played_is_not_asked_for() {
+    assert_eq!(judge(&Document::new(Run::default(), Vec::new())), []);
+    let costly = BusyRow { cpu_us_per_read: 170.0, ..row("busy", "tied2", 10_000, [9_000, 11_000]) };
+    let rows = vec![row("busy", "untied", 25_000, [24_000, 26_000]), costly];
+    assert_eq!(verdict(rows, "busy tied2 processor time"), Verdict::Broken);
+}
+
+#[test]
+fn the_check_fits_into_45_minutes() {
+    let minutes = super::super::matrix::estimate(&parts(None, 5).unwrap()).as_secs() / 60;
+    assert!((20..=45).contains(&minutes), "{minutes} minutes");
+}
+
+#[test]
+fn planted_faults_break_the_relations() {
+    let rows = || {
+        vec![
+            row("idle", "untied", 11_000, [0, 0]),
+            row("idle", "tied2", 9_000, [0, 0]),
+            row("busy", "untied", 28_000, [0, 0]),
+            row("busy", "tied2", 11_500, [0, 0]),
+        ]
+    };
+    let holds_with = |change: fn(&mut [BusyRow])| {
+        let mut rows = rows();
+        change(&mut rows);
+        holds(&relations(&Document::new(Run::default(), rows)))
+    };
+    assert!(holds_with(|_| {}));
+    assert!(!holds_with(|rows| rows[3].p99_us = Some(27_000)));
+    assert!(!holds_with(|rows| rows[3].errors = 1));
+    assert!(!holds_with(|rows| rows[0].duplicates_pct = 0.1));
+    assert!(!holds_with(|rows| rows[1].p90_us = None));
+}

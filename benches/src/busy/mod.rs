@@ -1,0 +1,27 @@
+//! `tiedkv bench busy`: scenes times policies on clusters of real processes, with the limits on each run's own trace.
+//!
+//! | room | job |
+//! |---|---|
+//! | [`scene`], [`policy`] | what there is to play, as data |
+//! | [`matrix`] | which cells, in which order, how long (pure) |
+//! | [`bed`] | the cluster and clients of a scene |
+//! | [`player`] | plays one cell once |
+//! | [`trace`] | the run's own trace and its limits (pure) |
+//! | [`quantiles`] | percentiles of pooled repeats and their intervals (pure) |
+//! | [`row`], [`document`] | figures of a cell; all of a run, as JSON |
+//! | [`report`] | a page and its figures (pure) |
+//! | [`table`], [`check`] | for people; against the bounds (pure) |
+
+pub mod bed;
+pub mod check;
+pub mod document;
+pub mod matrix;
+pub mod player;
+pub mod policy;
+pub mod quantiles;
+pub mod report;
+pub mod row;
+pub mod sample;
+pub mod scene;
+pub mod table;
+pub mod trace;

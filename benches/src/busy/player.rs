@@ -1,0 +1,224 @@
+//! Plays one scene under one policy once: disturb, record, open loop, event, join; leaves the bed as it was.
+
+use super::bed::Bed;
+use super::matrix::WARM_UP;
+use super::policy::BusyPolicy;
+use super::sample::{Sample, Tick};
+use super::scene::{BedKind, BusyScene, Event, SERVICE_US};
+use super::trace::{DeviceModel, Ingredients, ideals};
+use crate::load::counted::{Counted, Ground, extra_copies, play_counted};
+use crate::load::nodes::Nodes;
+use crate::load::run::{OpenLoop, Traced};
+use crate::load::workload::Workload;
+use anyhow::{Context, Result};
+use std::time::Duration;
+use tiedkv_client::Stats;
+use tiedkv_protocol::ids::NodeId;
+use tiedkv_protocol::request::Disturbance;
+
+/// Lanes of one node with a modelled device, one worker each.
+pub const LANES: u16 = 8;
+/// Workers of all nodes.
+const WORKERS: f64 = 24.0;
+/// The node that a scene kills: not the first, which clients dial first.
+const VICTIM: NodeId = NodeId(2);
+
+/// Reads per second of a scene.
+pub fn rate_per_s(scene: &BusyScene) -> f64 {
+    scene.reads_load * WORKERS * 1e6 / SERVICE_US as f64
+}
+
+/// What is played once.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell<'a> {
+    /// Which scene.
+    pub scene: &'a BusyScene,
+    /// Under which policy.
+    pub policy: &'a BusyPolicy,
+    /// Counted time.
+    pub measured: Duration,
+    /// Seeds arrivals, keys, jobs and stalls: the same for all policies of one scene and repeat.
+    pub seed: u64,
+}
+
+/// Plays `cell` on `bed`; `progress` is told the time played so far.
+///
+/// # Errors
+/// When a node does not answer, a plan cannot be kept, or a killed node does not come back.
+///
+/// # Cancel safety
+/// The disturbance may stay in force.
+pub async fn play_cell(
+    bed: &mut Bed,
+    cell: Cell<'_>,
+    model: &dyn DeviceModel,
+    mut progress: impl FnMut(Duration),
+) -> Result<Sample> {
+    bed.connect(cell.policy.client).await?;
+    let modelled = bed.kind != BedKind::Memory;
+    let disturbance = Disturbance { seed: cell.seed, ..cell.scene.disturbance.clone() };
+    let since = if modelled { bed.nodes.disturb(&disturbance).await? } else { Vec::new() };
+    let no_cancels = cell.scene.event == Event::NoCancels;
+    if no_cancels {
+        bed.nodes.drop_cancels(1.0).await?;
+    }
+    let plan = plan(bed, cell);
+    let gone: &[NodeId] = if cell.scene.event == Event::Kill { &[VICTIM] } else { &[] };
+    let pids = bed.pids();
+    let Bed { cluster, nodes, clients, .. } = &mut *bed;
+    let connected = clients.get(&cell.policy.client).context("connected above")?;
+    let ground = Ground { client: &connected.client, views: &connected.views, nodes, server_pids: &pids };
+    let mut watched: Vec<(Duration, Stats)> = vec![(Duration::ZERO, connected.client.stats())];
+    let watch = |at: Duration| {
+        if cell.scene.event != Event::None {
+            watched.push((at, connected.client.stats()));
+        }
+        progress(at);
+    };
+    let event = event(cell, &disturbance, nodes, || cluster.kill(VICTIM));
+    let counted = play_counted(ground, &plan, gone, event, watch).await?;
+    let live = nodes.without(gone);
+    let flight = live.cancel_flight_us().await?;
+    if no_cancels {
+        live.drop_cancels(0.0).await?;
+    }
+    if modelled {
+        live.disturb(&Disturbance::default()).await?;
+    }
+    let limits = cell.scene.ideals.then(|| {
+        let from = Ingredients {
+            reads: &counted.outcome.trace,
+            key: &|number| plan.workload.key(number).to_vec(),
+            records: &counted.records,
+            disturbance: &disturbance,
+            since: &since,
+            lanes: LANES,
+            span: WARM_UP + cell.measured,
+            crossings: median(&crossings(&counted.outcome.trace)),
+        };
+        ideals(&from, model)
+    });
+    let sample = Sample { ideals: limits.flatten(), cancel_flight_us: flight, ..sample(counted, &watched) };
+    if !gone.is_empty() {
+        bed.revive(gone).await?;
+    }
+    bed.check()?;
+    Ok(sample)
+}
+
+fn plan(bed: &Bed, cell: Cell<'_>) -> OpenLoop {
+    let count = if cell.scene.keys == 0 { bed.workload.count } else { cell.scene.keys };
+    OpenLoop {
+        seed: cell.seed,
+        rate_per_s: rate_per_s(cell.scene),
+        warm_up: WARM_UP,
+        measured: cell.measured,
+        policy: cell.policy.read,
+        level: bed.level(),
+        deadline: cell.scene.deadline,
+        workload: Workload { count, ..bed.workload },
+    }
+}
+
+/// Waits for the moment of the event and lets it happen.
+async fn event(cell: Cell<'_>, base: &Disturbance, nodes: &Nodes, kill: impl FnOnce()) -> Result<()> {
+    let at = WARM_UP + event_at(cell.measured);
+    match cell.scene.event {
+        Event::None | Event::NoCancels => {}
+        Event::Kill => {
+            tokio::time::sleep(at).await;
+            kill();
+        }
+        Event::Storm { factor, span } => {
+            tokio::time::sleep(at).await;
+            nodes.disturb(&Disturbance { slow_factor: factor, ..base.clone() }).await?;
+            tokio::time::sleep(span).await;
+            nodes.disturb(base).await?;
+        }
+    }
+    Ok(())
+}
+
+/// When the event of a scene happens, from the start of the measured time.
+pub fn event_at(measured: Duration) -> Duration {
+    measured / 4
+}
+
+/// Sorted, microseconds.
+fn crossings(trace: &[Traced]) -> Vec<u64> {
+    let counted = trace.iter().filter(|read| read.counted);
+    let mut spans: Vec<u64> = counted.filter_map(|read| Some(micros(read.crossings?))).collect();
+    spans.sort_unstable();
+    spans
+}
+
+fn median(spans: &[u64]) -> Duration {
+    Duration::from_micros(spans.get(spans.len() / 2).copied().unwrap_or(0))
+}
+
+fn sample(counted: Counted, watched: &[(Duration, Stats)]) -> Sample {
+    let outcome = counted.outcome;
+    let good = outcome.trace.iter().filter(|read| read.counted);
+    let latencies = good
+        .filter_map(|read| {
+            let second = read.at.saturating_sub(WARM_UP).as_secs();
+            Some((u32::try_from(second).ok()?, micros(read.latency?).max(1)))
+        })
+        .collect();
+    Sample {
+        series: series(&outcome.trace, watched),
+        crossings: crossings(&outcome.trace),
+        sent: outcome.sent,
+        reads: outcome.reads,
+        errors: outcome.errors,
+        first_error: outcome.first_error,
+        latencies,
+        queue_wait: outcome.queue_wait,
+        client_wait: outcome.client_wait,
+        tie_delay: outcome.tie_delay,
+        tie_delay_realised: outcome.tie_delay_realised,
+        joined: counted.joined,
+        messages: counted.messages,
+        copies: counted.copies,
+        extra_copies: counted.extra_copies,
+        not_tied: counted.not_tied,
+        cpu_client: counted.cpu_client,
+        cpu_servers: counted.cpu_servers,
+        cancel_flight_us: None,
+        machine: counted.machine,
+        ideals: None,
+    }
+}
+
+/// Cuts the scene where the counters were looked at.
+fn series(trace: &[Traced], watched: &[(Duration, Stats)]) -> Vec<Tick> {
+    let mut reads: Vec<&Traced> = trace.iter().collect();
+    reads.sort_unstable_by_key(|read| read.at);
+    let mut from = 0;
+    watched
+        .windows(2)
+        .map(|pair| {
+            let [(_, before), (at, after)] = pair else { return Tick::default() };
+            let to = from + reads[from..].partition_point(|read| read.at <= *at);
+            let planned = &reads[from..to];
+            let mut good: Vec<u64> = planned.iter().filter_map(|read| Some(micros(read.latency?))).collect();
+            good.sort_unstable();
+            from = to;
+            let quantile = |q: f64| good.get((good.len() as f64 * q) as usize).copied().unwrap_or(0);
+            let frames = |stats: &Stats| stats.frames_sent + stats.frames_received;
+            Tick {
+                at_ms: at.as_millis() as i64 - WARM_UP.as_millis() as i64,
+                reads: planned.len() as u64,
+                p50_us: quantile(0.5),
+                p99_us: quantile(0.99),
+                copies: after.sent.total() - before.sent.total(),
+                extra_copies: extra_copies(after) - extra_copies(before),
+                messages: frames(after) - frames(before),
+            }
+        })
+        .collect()
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}

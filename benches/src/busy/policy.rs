@@ -1,0 +1,128 @@
+//! The policies of the benchmark as data: a read policy of the client crate and the client's settings it needs.
+
+use crate::scenes::VIEWS;
+use tiedkv_client::gate::GateSettings;
+use tiedkv_client::select::Choice;
+use tiedkv_client::{Config, ReadPolicy};
+
+/// How the client of a policy is set. Policies of one kind share connections, views and estimators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClientKind {
+    /// Replicas in random order, every read by its policy (no gate).
+    Plain,
+    /// As users have it: the gate judges.
+    Gated,
+    /// The better of two random replicas first.
+    PowerOfTwo,
+    /// Replicas by C3's score.
+    C3,
+}
+
+impl ClientKind {
+    /// Sets a client so.
+    pub fn set(self, config: &mut Config) {
+        let engine = &mut config.engine;
+        engine.gate = (self == Self::Gated).then(GateSettings::default);
+        engine.choice = match self {
+            Self::Plain | Self::Gated => Choice::Random,
+            Self::PowerOfTwo => Choice::PowerOfTwo,
+            Self::C3 => Choice::C3,
+        };
+        engine.clients = VIEWS as f64;
+    }
+}
+
+/// One policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BusyPolicy {
+    /// The name in `--policies`, table and JSON.
+    pub name: &'static str,
+    /// What it is, for people.
+    pub about: &'static str,
+    /// How each read is sent.
+    pub read: ReadPolicy,
+    /// The client's settings.
+    pub client: ClientKind,
+}
+
+const fn policy(name: &'static str, about: &'static str, read: ReadPolicy, client: ClientKind) -> BusyPolicy {
+    BusyPolicy { name, about, read, client }
+}
+
+const fn rescued(read: ReadPolicy) -> ReadPolicy {
+    ReadPolicy { rescue: true, ..read }
+}
+
+/// Every policy there is, in the order of reports.
+pub const POLICIES: [BusyPolicy; 9] = [
+    policy("untied", "one copy to a random replica", ReadPolicy::UNTIED, ClientKind::Plain),
+    policy(
+        "p2c",
+        "one copy to the better of two random replicas (outstanding + reported depth)",
+        ReadPolicy::UNTIED,
+        ClientKind::PowerOfTwo,
+    ),
+    policy("c3", "one copy by C3's cubic score", ReadPolicy::UNTIED, ClientKind::C3),
+    policy("hedged", "a second copy at the p95, from a budget of 5 %", ReadPolicy::HEDGED, ClientKind::Plain),
+    policy("tied2", "two tied copies", ReadPolicy::TIED2, ClientKind::Plain),
+    policy("tied3", "three tied copies", ReadPolicy::TIED3, ClientKind::Plain),
+    policy(
+        "tied2+rescue",
+        "two tied copies; an untied one at the p98, from the budget",
+        rescued(ReadPolicy::TIED2),
+        ClientKind::Plain,
+    ),
+    policy(
+        "tied3+rescue",
+        "three tied copies; an untied one at the p98, from the budget",
+        rescued(ReadPolicy::TIED3),
+        ClientKind::Plain,
+    ),
+    policy(
+        "default",
+        "tied2+rescue where the gate finds that it pays",
+        rescued(ReadPolicy::TIED2),
+        ClientKind::Gated,
+    ),
+];
+
+/// A text that names no policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no policy of the benchmark; want one of: {all}")]
+pub struct BadPolicy {
+    text: String,
+    all: String,
+}
+
+/// The policies of a list of names; `all` stands for all.
+///
+/// # Errors
+/// Names what is no policy.
+pub fn named(names: &str) -> Result<Vec<BusyPolicy>, BadPolicy> {
+    if names == "all" {
+        return Ok(POLICIES.to_vec());
+    }
+    let find = |name: &str| {
+        POLICIES
+            .into_iter()
+            .find(|policy| policy.name == name)
+            .ok_or_else(|| BadPolicy { text: name.to_owned(), all: POLICIES.map(|policy| policy.name).join(", ") })
+    };
+    names.split(',').filter(|name| !name.is_empty()).map(find).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_and_the_gate_belongs_to_the_default() {
+        assert_eq!(named("untied,tied2").unwrap().len(), 2);
+        assert!(named("tied9").unwrap_err().to_string().contains("`tied9`"));
+        let mut config = Config::new(["localhost:1"], "certs");
+        for policy in POLICIES {
+            policy.client.set(&mut config);
+            assert_eq!(config.engine.gate.is_some(), policy.name == "default", "{}", policy.name);
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Tests of pooling: recovery after an event, ratios to idle, keys of the JSON.
+
+use super::*;
+
+fn tick(at_ms: i64, p50_us: u64) -> Tick {
+    Tick { at_ms, reads: 100, p50_us, p99_us: 3 * p50_us, ..Tick::default() }
+}
+
+/// Ten seconds, an event at 2.5 s, slow until `until_ms`.
+fn storm(until_ms: i64) -> Vec<Tick> {
+    (1..=100)
+        .map(|index| index * 100)
+        .map(|at| tick(at, if (2_500..until_ms).contains(&at) { 90_000 } else { 6_000 }))
+        .collect()
+}
+
+#[test]
+fn recovery_is_the_end_of_the_last_slow_time() {
+    let at = Duration::from_millis(2_500);
+    assert_eq!(recovery_s(&storm(0), at), Some(0.0));
+    let seconds = recovery_s(&storm(6_500), at).unwrap();
+    assert!((3.7..=4.0).contains(&seconds), "{seconds}");
+    assert_eq!(recovery_s(&storm(9_900), at), None, "the scene ended too early to know");
+    let mut blip = storm(4_500);
+    blip[70].p50_us = 50_000;
+    assert!(recovery_s(&blip, at).unwrap() < 2.1, "one slow tick is chance");
+}
+
+#[test]
+fn ratios_are_to_idle_untied_and_to_ones_own_idle() {
+    let row = |scene: &str, policy: &str, p99_us: u64| BusyRow {
+        scene: scene.into(),
+        policy: policy.into(),
+        p99_us: Some(p99_us),
+        ..BusyRow::default()
+    };
+    let mut rows = [
+        row("idle", "untied", 10_000),
+        row("idle", "tied2", 8_000),
+        row("busy", "tied2", 12_000),
+        row("in-memory", "tied2", 100),
+    ];
+    relate(&mut rows);
+    assert_eq!(rows[2].ratio_to_idle_untied, Some([None, None, Some(1.2), None]));
+    assert_eq!(rows[2].p99_ratio_to_own_idle, Some(1.5));
+    assert_eq!(rows[3].ratio_to_idle_untied, None);
+}
+
+#[test]
+fn a_row_survives_json_and_has_the_keys_of_the_demo() {
+    let row = BusyRow { scene: "busy".into(), p99_us: Some(1), curve: vec![(1.0, 5)], ..BusyRow::default() };
+    let value = serde_json::to_value(&row).unwrap();
+    let demo = crate::report::Row::new(crate::report::SceneName::Busy, tiedkv_client::ReadPolicy::TIED2);
+    for key in serde_json::to_value(&demo).unwrap().as_object().unwrap().keys() {
+        assert!(value.get(key).is_some(), "the demo's {key} is missing");
+    }
+    assert!(value.get("ideal_jsw2_p99_us").is_some() && value.get("p95_us").is_some());
+    assert_eq!(serde_json::from_value::<BusyRow>(value).unwrap(), row);
+}

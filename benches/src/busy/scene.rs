@@ -1,0 +1,260 @@
+//! The scenes of the benchmark as data: what the servers are busy with, what goes wrong and when, on which cluster.
+
+use std::time::Duration;
+use tiedkv_protocol::request::{Class, Disturbance};
+
+/// Mean service time of the modelled device, microseconds: S of the profile.
+pub const SERVICE_US: u64 = 5_000;
+
+/// Which cluster a scene needs. Cells of one bed share its processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BedKind {
+    /// Three nodes with a modelled device, replicated, on disk.
+    Modelled,
+    /// As modelled; node 3 is reached through a relay that adds 2 ms each way.
+    Far,
+    /// As modelled; every client reaches every node through a relay that loses 1 % of packets.
+    Lossy,
+    /// Three nodes with a real device, data in memory, not replicated.
+    Memory,
+}
+
+impl BedKind {
+    /// For reports.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Modelled => "3 processes, modelled device, replicated to disk",
+            Self::Far => "3 processes, modelled device, node 3 behind a relay with + 2 ms each way",
+            Self::Lossy => "3 processes, modelled device, all packets through relays that lose 1 %",
+            Self::Memory => "3 processes, real device, data in memory",
+        }
+    }
+}
+
+/// What happens once in a scene.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event {
+    /// Nothing.
+    None,
+    /// All devices are slower by `factor` for `span`, after a quarter of the measured time.
+    Storm {
+        /// Service times are multiplied by it.
+        factor: f64,
+        /// For how long.
+        span: Duration,
+    },
+    /// One node is killed after a quarter of the measured time.
+    Kill,
+    /// Nodes drop all cancels from the beginning on.
+    NoCancels,
+}
+
+/// One scene.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BusyScene {
+    /// The name in `--scenes`, table and JSON.
+    pub name: &'static str,
+    /// What it is, for people.
+    pub about: &'static str,
+    /// Which cluster.
+    pub bed: BedKind,
+    /// Reads per second over what all 24 modelled workers serve.
+    pub reads_load: f64,
+    /// What the devices are told; its `seed` is set by the run.
+    pub disturbance: Disturbance,
+    /// What happens.
+    pub event: Event,
+    /// Keys read; 0: all of the workload.
+    pub keys: u64,
+    /// Whole time of a read.
+    pub deadline: Duration,
+    /// Jobs and reads stand in one queue and nothing stalls, so that the recursions are the limit.
+    pub ideals: bool,
+}
+
+const QUIET: Disturbance = Disturbance {
+    jobs_load: 0.0,
+    jobs_mean_us: 0,
+    jobs_cap_us: 0,
+    jobs_class: Class::Interactive,
+    stall_share: 0.0,
+    stall_us: 0,
+    stall_after_start: false,
+    stall_correlated: 0.0,
+    slow_factor: 1.0,
+    seed: 0,
+};
+
+const fn scene(name: &'static str, about: &'static str, reads_load: f64) -> BusyScene {
+    BusyScene {
+        name,
+        about,
+        bed: BedKind::Modelled,
+        reads_load,
+        disturbance: QUIET,
+        event: Event::None,
+        keys: 0,
+        deadline: Duration::from_secs(5),
+        ideals: true,
+    }
+}
+
+const fn jobs(jobs_load: f64) -> Disturbance {
+    Disturbance { jobs_load, ..QUIET }
+}
+
+const fn stalls(
+    stall_share: f64,
+    times_service: u64,
+    stall_after_start: bool,
+    stall_correlated: f64,
+) -> Disturbance {
+    let stall_us = times_service * SERVICE_US;
+    Disturbance { stall_share, stall_us, stall_after_start, stall_correlated, ..QUIET }
+}
+
+const fn stalled(name: &'static str, about: &'static str, disturbance: Disturbance) -> BusyScene {
+    BusyScene { disturbance, ideals: false, ..scene(name, about, 0.30) }
+}
+
+/// Every scene there is.
+pub const SCENES: [BusyScene; 25] = [
+    scene("idle", "reads at .15 of the capacity", 0.15),
+    BusyScene {
+        disturbance: jobs(0.20),
+        ..scene("busy", "reads .30, background jobs .20 in the same class", 0.30)
+    },
+    BusyScene {
+        disturbance: jobs(0.35),
+        ..scene("hard", "reads .30, background jobs .35 in the same class", 0.30)
+    },
+    BusyScene {
+        disturbance: Disturbance { jobs_class: Class::Background, jobs_cap_us: SERVICE_US, ..jobs(0.35) },
+        ideals: false,
+        ..scene("hard-background", "as hard, the jobs in the background class and cut to S", 0.30)
+    },
+    scene("load10", "reads .10, no jobs", 0.10),
+    scene("load20", "reads .20, no jobs", 0.20),
+    scene("load30", "reads .30, no jobs", 0.30),
+    scene("load40", "reads .40, no jobs", 0.40),
+    scene("load50", "reads .50, no jobs", 0.50),
+    scene("load60", "reads .60, no jobs", 0.60),
+    scene("load70", "reads .70, no jobs", 0.70),
+    scene("load80", "reads .80, no jobs", 0.80),
+    scene("load90", "reads .90, no jobs", 0.90),
+    stalled(
+        "stalls",
+        "stalls of 10 S before the start, 20 % of the time, independent",
+        stalls(0.2, 10, false, 0.0),
+    ),
+    stalled("long-stalls", "stalls of 50 S before the start, 20 % of the time", stalls(0.2, 50, false, 0.0)),
+    stalled(
+        "stalls-after-start",
+        "stalls of 20 S inside the service, 5 % of the time",
+        stalls(0.05, 20, true, 0.0),
+    ),
+    stalled("stalls-correlated-20", "as stalls, a fifth of them on all nodes at once", stalls(0.2, 10, false, 0.2)),
+    stalled("stalls-correlated-100", "as stalls, all of them on all nodes at once", stalls(0.2, 10, false, 1.0)),
+    BusyScene {
+        event: Event::Storm { factor: 3.0, span: Duration::from_secs(2) },
+        deadline: Duration::from_secs(30),
+        ideals: false,
+        ..scene("storm", "reads .80; every device three times slower for 2 s; deadline 30 s", 0.80)
+    },
+    BusyScene {
+        event: Event::Storm { factor: 3.0, span: Duration::from_secs(2) },
+        deadline: Duration::from_secs(30),
+        ideals: false,
+        ..scene("storm60", "reads .60; every device three times slower for 2 s; deadline 30 s", 0.60)
+    },
+    BusyScene {
+        event: Event::Kill,
+        ideals: false,
+        ..scene("one-node-killed", "reads .50; one of three nodes is killed", 0.50)
+    },
+    BusyScene {
+        keys: 1,
+        ideals: false,
+        ..scene("hot-key", "every read asks for one key: one lane per node", 0.075)
+    },
+    BusyScene {
+        event: Event::NoCancels,
+        ideals: false,
+        ..scene("cancel-channel-down", "reads .60; nodes drop every cancel", 0.60)
+    },
+    BusyScene {
+        bed: BedKind::Far,
+        disturbance: jobs(0.20),
+        ideals: false,
+        ..scene("far-replica", "as busy; one of three replicas is 2 ms farther away", 0.30)
+    },
+    BusyScene {
+        bed: BedKind::Lossy,
+        disturbance: jobs(0.20),
+        ideals: false,
+        ..scene("packet-loss", "as busy; 1 % of packets between clients and nodes are lost", 0.30)
+    },
+];
+
+/// The scene of reads from memory: its rate is given, since its capacity is that of the machine.
+pub const MEMORY: BusyScene = BusyScene {
+    bed: BedKind::Memory,
+    ideals: false,
+    ..scene("in-memory", "3,000 reads/s from memory: a message takes longer than the service", 0.625)
+};
+
+/// All scenes, in the order of reports.
+pub fn all() -> Vec<BusyScene> {
+    SCENES.into_iter().chain([MEMORY]).collect()
+}
+
+/// A text that names no scene.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no scene of the benchmark; want one of: {all}")]
+pub struct BadScene {
+    text: String,
+    all: String,
+}
+
+/// The scenes of a list of names; `loads` stands for load10 to load90.
+///
+/// # Errors
+/// Names what is no scene.
+pub fn named(names: &str) -> Result<Vec<BusyScene>, BadScene> {
+    let mut scenes = Vec::new();
+    for name in names.split(',').filter(|name| !name.is_empty()) {
+        let found: Vec<BusyScene> = all()
+            .into_iter()
+            .filter(|scene| scene.name == name || (name == "loads" && scene.name.starts_with("load")))
+            .collect();
+        if found.is_empty() {
+            let all: Vec<&str> = all().iter().map(|scene| scene.name).collect();
+            return Err(BadScene { text: name.to_owned(), all: format!("{}, loads", all.join(", ")) });
+        }
+        scenes.extend(found);
+    }
+    Ok(scenes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        let all = all();
+        for scene in &all {
+            assert_eq!(named(scene.name).unwrap(), std::slice::from_ref(scene));
+        }
+        assert_eq!(named("loads").unwrap().len(), 9);
+        assert!(named("busy,lazy").unwrap_err().to_string().contains("`lazy`"));
+    }
+
+    #[test]
+    fn the_profile_is_that_of_the_design() {
+        let busy = named("busy").unwrap().remove(0);
+        assert_eq!((busy.reads_load, busy.disturbance.jobs_load), (0.30, 0.20));
+        let after = named("stalls-after-start").unwrap().remove(0);
+        assert_eq!((after.disturbance.stall_us, after.disturbance.stall_after_start), (100_000, true));
+    }
+}

@@ -1,0 +1,84 @@
+//! Rows as a table for people.
+
+use super::document::Document;
+use super::row::{BUSY_MAX_PCT, BusyRow};
+use crate::report::{columns, millis};
+use std::fmt::Write;
+
+/// All rows: latencies in milliseconds, ratios to idle untied, extra work, ideals.
+pub fn table(document: &Document) -> String {
+    let head = [
+        "scene",
+        "policy",
+        "reads",
+        "err",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "p99 interval",
+        "ratio to idle untied",
+        "of ideal p99",
+        "dup %",
+        "wasted %",
+        "extra %",
+        "msg",
+        "cpu us",
+        "busy %",
+    ];
+    let mut cells = vec![head.map(str::to_owned).to_vec()];
+    cells.extend(document.rows.iter().map(line));
+    let mut text = columns(&cells, 2);
+    text.push_str("latencies in ms from the planned send time; ratios in the order p50 p90 p99 p99.9; of ideal: measured over the\n");
+    text.push_str("limit of the policy's width on the run's own trace; extra: hedges and rescues per read; -: too few reads\n");
+    if document.rows.iter().any(|row| !row.judged) {
+        let _ = writeln!(
+            text,
+            "! not judged: processors over {BUSY_MAX_PCT} % busy, or the machine stood still meanwhile"
+        );
+    }
+    text
+}
+
+fn line(row: &BusyRow) -> Vec<String> {
+    let span = |span: Option<u64>| span.map_or_else(|| "-".to_owned(), millis);
+    let ratio = |ratio: Option<f64>| ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+    let interval = |interval: Option<[u64; 2]>| {
+        interval.map_or_else(|| "-".to_owned(), |[low, high]| format!("{}..{}", millis(low), millis(high)))
+    };
+    let ratios = row.ratio_to_idle_untied.map_or_else(|| "-".to_owned(), |all| all.map(ratio).join(" / "));
+    vec![
+        row.scene.clone(),
+        row.policy.clone(),
+        row.reads.to_string(),
+        row.errors.to_string(),
+        span(row.p50_us),
+        span(row.p90_us),
+        span(row.p99_us),
+        span(row.p999_us),
+        interval(row.p99_interval_us),
+        ratios,
+        ratio(row.ideal.measured_over_ideal.and_then(|all| all[2])),
+        format!("{:.2}", row.duplicates_pct),
+        format!("{:.3}", row.wasted_work_pct + row.wasted_extra_pct),
+        format!("{:.1}", row.extra_copies_pct),
+        format!("{:.2}", row.messages_per_read),
+        format!("{:.0}", row.cpu_us_per_read),
+        format!("{:.0}{}", row.machine_busy_pct, if row.judged { "" } else { "!" }),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::document::Run;
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_a_dash_and_what_is_not_judged_is_marked() {
+        let row =
+            BusyRow { scene: "busy".into(), policy: "tied2".into(), p50_us: Some(5_000), ..BusyRow::default() };
+        let text = table(&Document::new(Run::default(), vec![row]));
+        assert!(text.contains("busy   tied2") && text.contains("5.00"), "{text}");
+        assert!(text.contains("0!") && text.contains("! not judged"), "{text}");
+    }
+}

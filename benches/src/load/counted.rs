@@ -1,0 +1,121 @@
+//! Plays an open loop and counts what it cost: messages, processor time, duplicates, wasted work. The engine of the
+//! demo and of the benchmark; both only say what to play and what to make of it.
+
+use super::cpu;
+use super::join::{Joined, join};
+use super::machine::{Machine, Watch};
+use super::nodes::Nodes;
+use super::run::{OpenLoop, Outcome, play};
+use anyhow::Result;
+use std::time::Duration;
+use tiedkv_client::{Client, Stats, View};
+use tiedkv_protocol::ids::NodeId;
+use tiedkv_protocol::request::CopyKind;
+use tiedkv_protocol::response::StartRecord;
+
+/// Who is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Ground<'a> {
+    /// The client whose views send; its counters are read.
+    pub client: &'a Client,
+    /// Who sends.
+    pub views: &'a [View],
+    /// Who serves.
+    pub nodes: &'a Nodes,
+    /// The server processes, for their processor time.
+    pub server_pids: &'a [u32],
+}
+
+/// What was played and what it cost, warm-up included in the costs.
+#[derive(Debug)]
+pub struct Counted {
+    /// The open loop's own figures.
+    pub outcome: Outcome,
+    /// Copies, withdraws, cancels and answers.
+    pub messages: u64,
+    /// Copies sent.
+    pub copies: u64,
+    /// Of these, hedges, rescues, retries and shadows.
+    pub extra_copies: u64,
+    /// Reads that went with fewer copies than their policy says.
+    pub not_tied: u64,
+    /// Processor time of this process.
+    pub cpu_client: Duration,
+    /// Processor time of the servers that live at the end.
+    pub cpu_servers: Duration,
+    /// The machine meanwhile.
+    pub machine: Machine,
+    /// The start records of nodes that live at the end.
+    pub records: Vec<(NodeId, Vec<StartRecord>)>,
+    /// The same, joined.
+    pub joined: Joined,
+}
+
+/// Plays `plan` while `events` runs; `gone` are nodes that will not answer any more when it is over.
+///
+/// # Errors
+/// When a node does not answer, the plan cannot be kept, or an event fails. Failed reads are counted.
+///
+/// # Cancel safety
+/// Recording may stay on.
+pub async fn play_counted(
+    ground: Ground<'_>,
+    plan: &OpenLoop,
+    gone: &[NodeId],
+    events: impl Future<Output = Result<()>>,
+    progress: impl FnMut(Duration),
+) -> Result<Counted> {
+    let Ground { client, views, nodes, server_pids } = ground;
+    let left = nodes.without(gone);
+    nodes.record_starts(true).await?;
+    let (cancels, stats) = (left.cancels_sent().await?, client.stats());
+    let (cpu_own, cpu_servers) = (cpu::own(), cpu_of(server_pids));
+    let watch = Watch::start();
+    let (outcome, events) = tokio::join!(play(views, plan, progress), events);
+    let (outcome, ()) = (outcome?, events?);
+    let machine = watch.end();
+    let cpu_client = cpu::own().saturating_sub(cpu_own);
+    let cpu_servers = spent(&cpu_servers, &cpu_of(server_pids));
+    let after = client.stats();
+    left.wait_at_rest().await?;
+    let cancels = left.cancels_sent().await?.saturating_sub(cancels);
+    left.record_starts(false).await?;
+    let records = left.take_starts().await?;
+    let copies = after.sent.total() - stats.sent.total();
+    let withdraws = after.withdraw_frames - stats.withdraw_frames;
+    Ok(Counted {
+        messages: copies + withdraws + answered(&after) - answered(&stats) + cancels,
+        copies,
+        extra_copies: extra_copies(&after) - extra_copies(&stats),
+        not_tied: after.not_tied.iter().sum::<u64>() - stats.not_tied.iter().sum::<u64>(),
+        cpu_client,
+        cpu_servers,
+        machine,
+        joined: join(&records, &outcome.winners),
+        records,
+        outcome,
+    })
+}
+
+/// Hedges, rescues, retries and shadows sent so far.
+pub fn extra_copies(stats: &Stats) -> u64 {
+    [CopyKind::Hedge, CopyKind::Rescue, CopyKind::Retry, CopyKind::Shadow]
+        .into_iter()
+        .map(|kind| stats.sent.of(kind))
+        .sum()
+}
+
+/// Answers received so far, good or not.
+fn answered(stats: &Stats) -> u64 {
+    [stats.won, stats.late, stats.refused, stats.expired, stats.failed].iter().map(|ends| ends.total()).sum()
+}
+
+fn cpu_of(pids: &[u32]) -> Vec<Option<Duration>> {
+    pids.iter().map(|pid| cpu::of(*pid)).collect()
+}
+
+/// Of processes that live at both ends.
+fn spent(before: &[Option<Duration>], after: &[Option<Duration>]) -> Duration {
+    let pairs = before.iter().zip(after).filter_map(|(before, after)| before.zip(*after));
+    pairs.map(|(before, after)| after.saturating_sub(before)).sum()
+}

@@ -1,0 +1,342 @@
+//! Load for a user's own cluster: open loop (a rate) or closed (callers), reads and writes mixed, policies taking turns
+//! in blocks of one run.
+//!
+//! In the open loop latency runs from the planned send, so that a server that stands still for a second shows as a
+//! second; the closed loop hides such waits (coordinated omission) and is for rates. Figures can be looked at while it
+//! runs and after it was stopped.
+
+use super::arrivals::Arrivals;
+use super::cpu;
+use super::keys::{KeyDraws, Spread};
+use super::send_timer::SendTimer;
+use super::workload::Workload;
+use crate::clock;
+use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tiedkv_client::{Client, ReadOptions, ReadPolicy, View, WriteOptions};
+use tokio::task::JoinSet;
+
+/// Most calls in flight of an open loop: one more is an error of its own.
+const IN_FLIGHT_MAX: usize = 100_000;
+/// Longest latency that is told apart, microseconds.
+const LATENCY_MAX_US: u64 = 120_000_000;
+/// Views that send: each has its own session and estimates.
+const VIEWS: u64 = 16;
+
+/// When calls are made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// So many per second on average, whatever became of earlier ones.
+    Open(f64),
+    /// So many callers, each with one call out at a time.
+    Closed(usize),
+}
+
+/// What to run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mixed {
+    /// When calls are made.
+    pub pace: Pace,
+    /// Share of writes, 0.0 to 1.0.
+    pub put_share: f64,
+    /// Keys and values.
+    pub workload: Workload,
+    /// How calls spread over the keys.
+    pub spread: Spread,
+    /// Policies that take turns; `None`: as the client is set. At least one.
+    pub policies: Vec<Option<ReadPolicy>>,
+    /// How long each has its turn.
+    pub block: Duration,
+    /// Not counted at the beginning.
+    pub warm_up: Duration,
+    /// Counted.
+    pub measured: Duration,
+    /// Seeds arrivals, keys and the mix.
+    pub seed: u64,
+}
+
+impl Mixed {
+    /// Whose turn it is; `None` in the warm-up.
+    fn turn(&self, at: Duration) -> Option<usize> {
+        let counted = at.checked_sub(self.warm_up)?;
+        let blocks = counted.as_nanos() / self.block.as_nanos().max(1);
+        Some((blocks % self.policies.len().max(1) as u128) as usize)
+    }
+}
+
+/// Calls of one kind under one policy.
+#[derive(Clone, Debug)]
+pub struct Calls {
+    /// Latencies of good ones, microseconds.
+    pub latency: Histogram<u64>,
+    /// How many failed.
+    pub errors: u64,
+    /// The first failure.
+    pub first_error: Option<String>,
+}
+
+/// What came of it so far.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// Per policy: reads and writes.
+    pub calls: Vec<[Calls; 2]>,
+    /// Good calls since the last look, latencies in microseconds.
+    pub recent: Histogram<u64>,
+    /// Counted time so far.
+    pub took: Duration,
+    /// Processor time of this process in it.
+    pub cpu: Duration,
+}
+
+/// A run that can be looked at and stopped. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Handle(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    stop: AtomicBool,
+    figures: Mutex<Figures>,
+}
+
+impl Handle {
+    /// For a run of this plan.
+    ///
+    /// # Errors
+    /// Never in practice: the bounds of the histograms are fixed.
+    pub fn new(plan: &Mixed) -> Result<Self> {
+        let calls = Calls { latency: histogram()?, errors: 0, first_error: None };
+        let figures = Figures {
+            calls: vec![[calls.clone(), calls]; plan.policies.len().max(1)],
+            recent: histogram()?,
+            took: Duration::ZERO,
+            cpu: Duration::ZERO,
+        };
+        Ok(Self(Arc::new(Inner { stop: AtomicBool::new(false), figures: Mutex::new(figures) })))
+    }
+
+    /// Ends the run soon; calls that are out are waited for.
+    pub fn stop(&self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// The figures so far.
+    pub fn figures(&self) -> Figures {
+        self.lock().clone()
+    }
+
+    /// p50 and p99 of calls since the last look, microseconds, and how many.
+    pub fn look(&self) -> (u64, u64, u64) {
+        let mut figures = self.lock();
+        let recent = &figures.recent;
+        let seen = (recent.value_at_quantile(0.5), recent.value_at_quantile(0.99), recent.len());
+        figures.recent.reset();
+        seen
+    }
+
+    fn stopped(&self) -> bool {
+        self.0.stop.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Figures> {
+        self.0.figures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, turn: Option<usize>, write: bool, ended: Result<Duration, String>) {
+        let mut figures = self.lock();
+        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX).max(1);
+        if let Ok(latency) = ended {
+            figures.recent.saturating_record(micros(latency));
+        }
+        let Some(calls) = turn.and_then(|turn| figures.calls.get_mut(turn)) else { return };
+        let calls = &mut calls[usize::from(write)];
+        match ended {
+            Ok(latency) => calls.latency.saturating_record(micros(latency)),
+            Err(error) => {
+                calls.errors += 1;
+                calls.first_error.get_or_insert(error);
+            }
+        }
+    }
+}
+
+/// Runs the plan until its end or a stop.
+///
+/// # Errors
+/// When no timer can be had or a caller is lost. Failed calls are counted.
+///
+/// # Cancel safety
+/// Safe for reads; writes that are out may be applied.
+pub async fn run(client: &Client, plan: &Mixed, handle: &Handle) -> Result<()> {
+    let caller = Caller {
+        views: (0..VIEWS).map(|view| client.view(plan.seed.wrapping_mul(VIEWS).wrapping_add(view))).collect(),
+        plan: plan.clone(),
+        draws: KeyDraws::new(plan.spread, plan.workload.count),
+        handle: handle.clone(),
+        start: clock::now(),
+    };
+    let counted = count_time(plan, handle);
+    let played = async {
+        match plan.pace {
+            Pace::Open(rate) => open(Arc::new(caller), rate).await,
+            Pace::Closed(callers) => closed(Arc::new(caller), callers).await,
+        }
+    };
+    tokio::select! {
+        played = played => played,
+        () = counted => Ok(()),
+    }
+}
+
+/// Notes how long calls have been counted, and the processor time of it. Never ends.
+async fn count_time(plan: &Mixed, handle: &Handle) {
+    tokio::time::sleep(plan.warm_up).await;
+    let (from, cpu) = (clock::now(), cpu::own());
+    loop {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let mut figures = handle.lock();
+        figures.took = from.elapsed().min(plan.measured);
+        figures.cpu = cpu::own().saturating_sub(cpu);
+    }
+}
+
+/// Who makes calls.
+struct Caller {
+    views: Vec<View>,
+    plan: Mixed,
+    draws: KeyDraws,
+    handle: Handle,
+    start: Instant,
+}
+
+impl Caller {
+    fn end(&self) -> Duration {
+        self.plan.warm_up + self.plan.measured
+    }
+
+    /// One call, due at `at`.
+    async fn call(&self, at: Duration, view: usize, number: u64, write: bool) {
+        let (view, workload) = (&self.views[view % self.views.len()], self.plan.workload);
+        let turn = self.plan.turn(at);
+        let key = workload.key(number);
+        let ended = if write {
+            let written = view.put_with(key, workload.value(number), WriteOptions::default()).await;
+            written.map(drop).map_err(|error| error.to_string())
+        } else {
+            let policy = turn.or(Some(0)).and_then(|turn| self.plan.policies.get(turn).copied().flatten());
+            match view.get_with(key, ReadOptions { policy, ..ReadOptions::default() }).await {
+                Ok(read) if read.value.is_some() => Ok(()),
+                Ok(_) => Err(format!("key {number} is absent")),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        let took = self.start.elapsed().saturating_sub(at);
+        self.handle.add(turn, write, ended.map(|()| took));
+    }
+}
+
+async fn open(caller: Arc<Caller>, rate: f64) -> Result<()> {
+    let timer = SendTimer::new().context("timer")?;
+    let rng = StdRng::seed_from_u64(caller.plan.seed);
+    let arrivals = Arrivals::new(rng, rate, caller.views.len(), 1);
+    let mut rng = StdRng::seed_from_u64(caller.plan.seed ^ 0x006b_6579_7300);
+    let mut out: JoinSet<()> = JoinSet::new();
+    for arrival in arrivals.take_while(|arrival| arrival.at < caller.end()) {
+        timer.until(caller.start + arrival.at).await.context("timer")?;
+        if caller.handle.stopped() {
+            break;
+        }
+        let number = caller.draws.draw(&mut rng);
+        let write = rng.random::<f64>() < caller.plan.put_share;
+        if out.len() >= IN_FLIGHT_MAX {
+            let text = format!("over {IN_FLIGHT_MAX} calls in flight");
+            caller.handle.add(caller.plan.turn(arrival.at), write, Err(text));
+        } else {
+            let caller = Arc::clone(&caller);
+            out.spawn(async move { caller.call(arrival.at, arrival.view, number, write).await });
+        }
+        while let Some(done) = out.try_join_next() {
+            done.context("a call was lost")?;
+        }
+    }
+    while let Some(done) = out.join_next().await {
+        done.context("a call was lost")?;
+    }
+    Ok(())
+}
+
+async fn closed(caller: Arc<Caller>, callers: usize) -> Result<()> {
+    let mut out: JoinSet<()> = JoinSet::new();
+    for index in 0..callers.max(1) {
+        let caller = Arc::clone(&caller);
+        let mut rng = StdRng::seed_from_u64(caller.plan.seed.wrapping_add(index as u64));
+        out.spawn(async move {
+            loop {
+                let at = caller.start.elapsed();
+                if at >= caller.end() || caller.handle.stopped() {
+                    return;
+                }
+                let number = caller.draws.draw(&mut rng);
+                let write = rng.random::<f64>() < caller.plan.put_share;
+                caller.call(at, index, number, write).await;
+                // A call that fails at once must not make this loop spin.
+                tokio::task::coop::consume_budget().await;
+            }
+        });
+    }
+    while let Some(done) = out.join_next().await {
+        done.context("a caller was lost")?;
+    }
+    Ok(())
+}
+
+fn histogram() -> Result<Histogram<u64>> {
+    Ok(Histogram::new_with_bounds(1, LATENCY_MAX_US, 3)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(policies: usize) -> Mixed {
+        Mixed {
+            pace: Pace::Open(1.0),
+            put_share: 0.0,
+            workload: Workload::default(),
+            spread: Spread::Uniform,
+            policies: vec![None; policies],
+            block: Duration::from_secs(1),
+            warm_up: Duration::from_secs(2),
+            measured: Duration::from_secs(10),
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn policies_take_turns_after_the_warm_up() {
+        let plan = plan(2);
+        let turns: Vec<Option<usize>> =
+            [0.0, 1.9, 2.0, 2.9, 3.1, 4.0].map(|at| plan.turn(Duration::from_secs_f64(at))).to_vec();
+        assert_eq!(turns, [None, None, Some(0), Some(0), Some(1), Some(0)]);
+    }
+
+    #[test]
+    fn only_counted_calls_are_kept_and_recent_ones_are_forgotten_when_looked_at() {
+        let handle = Handle::new(&plan(2)).unwrap();
+        handle.add(None, false, Ok(Duration::from_millis(9)));
+        handle.add(Some(1), false, Ok(Duration::from_millis(2)));
+        handle.add(Some(1), true, Err("no leader".to_owned()));
+        assert_eq!(handle.look().2, 2);
+        assert_eq!(handle.look().2, 0);
+        let figures = handle.figures();
+        assert_eq!((figures.calls[0][0].latency.len(), figures.calls[1][0].latency.len()), (0, 1));
+        assert_eq!(
+            (figures.calls[1][1].errors, figures.calls[1][1].first_error.as_deref()),
+            (1, Some("no leader"))
+        );
+    }
+}

@@ -1,0 +1,143 @@
+//! What can be typed after `tiedkv bench`. Parses, decides nothing.
+
+use crate::args::Connect;
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use tiedkv_benches::load::keys::Spread;
+
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Busy against idle: scenes times policies on clusters of this machine, beside the theoretical limit
+    Busy(BenchBusy),
+    /// Load on a cluster of yours: reads and writes, open or closed loop, policies side by side
+    Run(BenchRun),
+    /// Bare frames on one stream to the first node: the floor that gets are compared with
+    Ping(BenchPing),
+}
+
+#[derive(Debug, Args)]
+pub struct BenchPing {
+    #[command(flatten)]
+    pub connect: Connect,
+    /// Pings out at a time
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub concurrency: u32,
+    /// How long
+    #[arg(long, value_name = "SPAN", default_value = "10s")]
+    pub duration: String,
+    /// Also write the figures to FILE
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tiedkv bench run --cluster \"$URL\" --rate 2000 --duration 30s --policies untied,tied2 --hdr run.hlog
+  tiedkv bench run --cluster \"$URL\" --op put --concurrency 256 --duration 10s --json run.json
+
+With --rate latencies run from the planned send, so that a server that stands still shows; with --concurrency they
+hide such waits, and the rate is the figure. Without --policies reads are untied and stale unless the URL says
+otherwise. An interrupt ends the run and prints what it has.")]
+pub struct BenchRun {
+    #[command(flatten)]
+    pub connect: Connect,
+    /// Calls per second on average, whatever became of earlier ones (open loop)
+    #[arg(long, value_name = "N", conflicts_with = "concurrency")]
+    pub rate: Option<f64>,
+    /// Callers, each with one call out at a time (closed loop)
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub concurrency: u32,
+    /// What calls do
+    #[arg(long, value_enum, default_value_t = Operation::Get)]
+    pub op: Operation,
+    /// Share of calls that write, 0 to 1, instead of --op
+    #[arg(long, value_name = "SHARE", conflicts_with = "op")]
+    pub put_share: Option<f64>,
+    /// Read policies that take turns, for comparison on one cluster: untied,tied2
+    #[arg(long, value_name = "POLICIES", value_delimiter = ',')]
+    pub policies: Vec<String>,
+    /// How long each policy has its turn
+    #[arg(long, value_name = "SPAN", default_value = "1s")]
+    pub block: String,
+    /// How long
+    #[arg(long, value_name = "SPAN", default_value = "10s")]
+    pub duration: String,
+    /// Not counted at the beginning
+    #[arg(long, value_name = "SPAN", default_value = "1s")]
+    pub warm_up: String,
+    /// Keys used; they are written first unless all calls write
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub keys: u64,
+    /// How calls spread over the keys: uniform, zipf or zipf:EXPONENT
+    #[arg(long, value_name = "SPREAD", default_value = "uniform")]
+    pub spread: Spread,
+    /// Bytes of each value
+    #[arg(long, value_name = "BYTES", default_value_t = 100)]
+    pub value_bytes: usize,
+    /// Seeds arrivals, keys and the mix
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Also write the figures to FILE
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Also write the histograms to FILE, as an HdrHistogram interval log
+    #[arg(long, value_name = "FILE")]
+    pub hdr: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Operation {
+    /// Reads
+    Get,
+    /// Writes
+    Put,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tiedkv bench busy --quick                                   idle and busy, untied and tied2: about a minute
+  tiedkv bench busy --scenes busy,stalls --policies untied,tied2,tied2+rescue --repeats 3 --json run.json
+  tiedkv bench busy --scenes none --from a.json --from b.json --report report.html
+  tiedkv bench busy --check --json check.json                 against the bounds of docs/performance.md, 45 minutes
+
+Scenes and policies are listed by --list. Exit code 1: a bound of --check or a relation of --quick is broken.")]
+pub struct BenchBusy {
+    /// Scenes, in order: names with commas between them, loads for load10 to load90, none
+    #[arg(long, value_name = "SCENES", default_value = "idle,busy,hard,load70")]
+    pub scenes: String,
+    /// Policies: names with commas between them, or all
+    #[arg(long, value_name = "POLICIES", default_value = "untied,hedged,tied2,tied3,default")]
+    pub policies: String,
+    /// Playings of each cell, interleaved between the policies; 5 unless --quick
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repeats: Option<u32>,
+    /// Counted seconds of each playing; 10 unless --quick or --check say otherwise
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub seconds: Option<u32>,
+    /// Seeds arrivals, keys, jobs and stalls
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Idle and busy, untied and tied2, and whether they relate as they must
+    #[arg(long, conflicts_with = "check")]
+    pub quick: bool,
+    /// Play what the bounds of the design need, and judge it
+    #[arg(long)]
+    pub check: bool,
+    /// Print the scenes and policies there are, and stop
+    #[arg(long)]
+    pub list: bool,
+    /// Rows of earlier runs (of --json) to add
+    #[arg(long, value_name = "FILE")]
+    pub from: Vec<PathBuf>,
+    /// Write every row to FILE
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write a report to FILE: one HTML page that needs nothing else
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Write the report's figures to FOLDER, one SVG each
+    #[arg(long, value_name = "FOLDER")]
+    pub figures: Option<PathBuf>,
+}

@@ -1,0 +1,232 @@
+//! `tiedkv bench busy`: plays a matrix of scenes and policies on clusters of this machine, repeats interleaved, and
+//! says what came of it: table, JSON, report, verdicts.
+//!
+//! An interrupt ends the playing; what was measured until then is printed and written all the same.
+
+use crate::bench_args::BenchBusy;
+use crate::device_model::ServerModel;
+use crate::outcome::{End, usage};
+use crate::output;
+use crate::progress::bar;
+use crate::signals::Signals;
+use anyhow::{Context, Result, bail};
+use indicatif::ProgressBar;
+use std::path::Path;
+use std::time::Duration;
+use tiedkv_benches::busy::bed::Bed;
+use tiedkv_benches::busy::check::{self, Judged};
+use tiedkv_benches::busy::document::{Document, Run};
+use tiedkv_benches::busy::matrix::{Part, Turn, estimate, turns};
+use tiedkv_benches::busy::player::{Cell, event_at, play_cell};
+use tiedkv_benches::busy::report::figures::figures;
+use tiedkv_benches::busy::report::page::page;
+use tiedkv_benches::busy::row::BusyRow;
+use tiedkv_benches::busy::sample::Sample;
+use tiedkv_benches::busy::table::table;
+use tiedkv_benches::busy::{policy, scene};
+use tiedkv_benches::load::workload::Workload;
+
+/// Repeats unless told otherwise.
+const REPEATS: u32 = 5;
+/// Counted seconds unless told otherwise.
+const SECONDS: u32 = 10;
+/// The same of `--quick`: it ends within 75 s.
+const QUICK_SECONDS: u32 = 6;
+const QUICK_REPEATS: u32 = 1;
+/// Of this many playings one may be played again because the machine was disturbed.
+const AGAIN_ONE_OF: usize = 5;
+
+/// Runs the command.
+///
+/// # Errors
+/// When a flag is wrong, a cluster does not start, or a file cannot be read or written.
+pub async fn run(args: &BenchBusy) -> Result<End> {
+    if args.list {
+        return output::bytes(list().as_bytes()).map(|()| End::Ok);
+    }
+    let mut document = Document::default();
+    for path in &args.from {
+        document.merge(Document::read(path).map_err(usage)?);
+    }
+    let parts = parts(args)?;
+    if parts.is_empty() && args.from.is_empty() {
+        return Err(usage(anyhow::anyhow!("nothing to play and nothing to show: --scenes none needs --from")));
+    }
+    let mut signals = Signals::listen()?;
+    let mut played = Played::new(&parts);
+    let end = tokio::select! {
+        end = played.all(args.seed) => end.map(|()| End::Ok),
+        () = signals.next() => Ok(End::Interrupted),
+    };
+    let run = Run::here(std::env::args().skip(1).fold("tiedkv".to_owned(), |all, one| all + " " + &one), args.seed);
+    if !parts.is_empty() {
+        document.merge(Document::new(run, played.rows()));
+    }
+    // A cluster that broke fails the command, but not without what was measured before.
+    show(args, &document)?;
+    let judged = verdicts(args, &document)?;
+    match end? {
+        End::Ok if !check::holds(&judged) => Ok(End::NotFound),
+        end => Ok(end),
+    }
+}
+
+fn list() -> String {
+    let mut text = String::from("scenes:\n");
+    scene::all().iter().for_each(|scene| text += &format!("  {:22} {}\n", scene.name, scene.about));
+    text += "policies:\n";
+    policy::POLICIES.iter().for_each(|policy| text += &format!("  {:22} {}\n", policy.name, policy.about));
+    text
+}
+
+fn parts(args: &BenchBusy) -> Result<Vec<Part>> {
+    let span = |seconds: u32| Duration::from_secs(seconds.into());
+    if args.check {
+        return check::parts(args.seconds.map(span), args.repeats.unwrap_or(REPEATS));
+    }
+    let (scenes, policies, seconds, repeats) = match args.quick {
+        true => ("idle,busy", "untied,tied2", QUICK_SECONDS, QUICK_REPEATS),
+        false => (args.scenes.as_str(), args.policies.as_str(), SECONDS, REPEATS),
+    };
+    if scenes == "none" {
+        return Ok(Vec::new());
+    }
+    let policies = policy::named(policies).map_err(usage)?;
+    if policies.is_empty() {
+        return Err(usage(anyhow::anyhow!("--policies names none")));
+    }
+    let measured = span(args.seconds.unwrap_or(seconds));
+    let repeats = args.repeats.unwrap_or(repeats);
+    let part = |scene| Part { scene, policies: policies.clone(), measured, repeats };
+    Ok(scene::named(scenes).map_err(usage)?.into_iter().map(part).collect())
+}
+
+fn show(args: &BenchBusy, document: &Document) -> Result<()> {
+    output::bytes(table(document).as_bytes())?;
+    if let Some(path) = &args.json {
+        document.write(path)?;
+    }
+    if let Some(path) = &args.report {
+        write(path, &page(document))?;
+    }
+    if let Some(folder) = &args.figures {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        for figure in figures(document) {
+            write(&folder.join(format!("{}.svg", figure.name)), &figure.file())?;
+        }
+    }
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| path.display().to_string())
+}
+
+fn verdicts(args: &BenchBusy, document: &Document) -> Result<Vec<Judged>> {
+    let judged = match (args.check, args.quick) {
+        (true, _) => check::judge(document),
+        (_, true) => check::relations(document),
+        _ => return Ok(Vec::new()),
+    };
+    output::bytes(check::text(&judged).as_bytes())?;
+    Ok(judged)
+}
+
+/// What was played so far, per part and policy.
+struct Played<'a> {
+    parts: &'a [Part],
+    samples: Vec<Vec<Vec<Sample>>>,
+    again: usize,
+}
+
+impl<'a> Played<'a> {
+    fn new(parts: &'a [Part]) -> Self {
+        let samples = parts.iter().map(|part| vec![Vec::new(); part.policies.len()]).collect();
+        Self { parts, samples, again: turns(parts).len().div_ceil(AGAIN_ONE_OF) }
+    }
+
+    async fn all(&mut self, seed: u64) -> Result<()> {
+        let turns = turns(self.parts);
+        if turns.is_empty() {
+            return Ok(());
+        }
+        let whole = estimate(self.parts);
+        eprintln!("{} playings, about {}", turns.len(), minutes(whole));
+        let bar = bar(whole.as_millis() as u64, "");
+        let mut bed: Option<Bed> = None;
+        for turn in turns {
+            let part = &self.parts[turn.part];
+            if bed.as_ref().is_some_and(|bed| bed.kind() != part.scene.bed)
+                && let Some(old) = bed.take()
+            {
+                old.stop().await;
+            }
+            if bed.is_none() {
+                bar.set_message(format!("starting: {}", part.scene.bed.about()));
+                let binary = std::env::current_exe().context("the path of this program")?;
+                bed = Some(Bed::start(part.scene.bed, &binary, Workload::default(), |_| {}).await?);
+            }
+            let Some(bed) = &mut bed else { bail!("no cluster") };
+            let sample = self.turn(bed, turn, seed, &bar).await?;
+            self.samples[turn.part][turn.policy].push(sample);
+        }
+        if let Some(bed) = bed {
+            bed.stop().await;
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    /// Plays one turn; once more if the machine stood still meanwhile and tries are left.
+    async fn turn(&mut self, bed: &mut Bed, turn: Turn, seed: u64, bar: &ProgressBar) -> Result<Sample> {
+        let part = &self.parts[turn.part];
+        let (scene, policy) = (&part.scene, &part.policies[turn.policy]);
+        let name = format!("{} {}, repeat {}", scene.name, policy.name, turn.repeat + 1);
+        bar.set_message(name.clone());
+        loop {
+            let from = bar.position();
+            // Scenes differ in their arrivals, repeats too, policies do not.
+            let seed = seed.wrapping_mul(1_000_003).wrapping_add(u64::from(turn.repeat) * 101 + turn.part as u64);
+            let cell = Cell { scene, policy, measured: part.measured, seed };
+            let progress = |at: Duration| bar.set_position(from + at.as_millis() as u64);
+            let sample = match play_cell(bed, cell, &ServerModel::new(), progress).await {
+                Ok(sample) => sample,
+                // A server that died explains more than the call that failed because of it.
+                Err(error) => {
+                    return Err(match bed.check() {
+                        Err(dead) => error.context(dead.to_string()),
+                        Ok(()) => error,
+                    }
+                    .context(name));
+                }
+            };
+            if let Some(error) = &sample.first_error {
+                bar.suspend(|| eprintln!("{name}: {} errors, the first: {error}", sample.errors));
+            }
+            if !sample.machine.is_disturbed() || self.again == 0 {
+                return Ok(sample);
+            }
+            self.again -= 1;
+            bar.set_position(from);
+            let still = sample.machine.standstill_pct;
+            bar.suspend(|| eprintln!("{name}: the machine stood still {still:.2} % of the time; played again"));
+        }
+    }
+
+    fn rows(&self) -> Vec<BusyRow> {
+        let mut rows = Vec::new();
+        for (part, samples) in self.parts.iter().zip(&self.samples) {
+            for (policy, samples) in part.policies.iter().zip(samples).filter(|(_, samples)| !samples.is_empty()) {
+                rows.push(BusyRow::of(&part.scene, policy, samples, event_at(part.measured)));
+            }
+        }
+        rows
+    }
+}
+
+fn minutes(span: Duration) -> String {
+    match span.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds => format!("{} min", seconds.div_ceil(60)),
+    }
+}
