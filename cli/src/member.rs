@@ -7,13 +7,17 @@ use crate::output;
 use anyhow::{Context, Result, anyhow};
 use serde_json::json;
 use std::time::Duration;
-use tiedkv_client::Client;
+use tiedkv_client::{Cause, Client};
+use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::hello;
 use tiedkv_protocol::ids::NodeId;
 use tiedkv_protocol::request::AdminOperation;
 
 /// Longest wait for a change: a new member first catches up.
 const CHANGE_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Most leaders asked one after another.
+const FOLLOWED_MAX: usize = 5;
 
 /// Runs the command.
 ///
@@ -61,10 +65,28 @@ fn member(node: u64, address: &str, zone: &str) -> Result<hello::Member> {
     })
 }
 
+/// Asks the leader, and whoever it names instead: leadership moves first when the leader itself is to go.
 async fn change(client: &Client, operation: AdminOperation) -> Result<()> {
-    let leader = client.topology().leader.context("no node leads (or nothing is replicated)")?;
-    client.admin_within(leader, operation, CHANGE_DEADLINE).await?;
-    output::bytes(b"done\n")
+    let mut leader = client.topology().leader;
+    for _ in 0..FOLLOWED_MAX {
+        let asked = leader.context("no node leads (or nothing is replicated)")?;
+        match client.admin_within(asked, operation.clone(), CHANGE_DEADLINE).await {
+            Ok(_) => return output::bytes(b"done\n"),
+            Err(error) => match named(&error) {
+                Some(named) if named != asked => leader = Some(named),
+                _ => return Err(error.into()),
+            },
+        }
+    }
+    Err(anyhow!("leadership moves from node to node; try again"))
+}
+
+/// The leader that a refusal names.
+fn named(error: &tiedkv_client::Error) -> Option<NodeId> {
+    match error.cause() {
+        Cause::Call(failure) | Cause::Node(failure) if failure.code == ErrorCode::NotLeader => failure.leader,
+        _ => None,
+    }
 }
 
 fn list(client: &Client, format: Format) -> Result<()> {

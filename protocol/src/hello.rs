@@ -50,6 +50,22 @@ pub struct Member {
     pub learner: bool,
 }
 
+impl Member {
+    /// Bytes that it takes in a message, at most.
+    pub fn bytes(&self) -> usize {
+        // Identity, four lengths, the learner flag.
+        const FIXED: usize = 9 + 4 * 3 + 1;
+        let Self { zone, client_address, peer_address, cancel_address, .. } = self;
+        FIXED + zone.len() + client_address.len() + peer_address.len() + cancel_address.len()
+    }
+}
+
+/// Bytes that `members` take in a message, at most; to be held against
+/// [`MEMBERS_BYTES_MAX`](crate::limits::MEMBERS_BYTES_MAX).
+pub fn members_bytes<'a>(members: impl IntoIterator<Item = &'a Member>) -> usize {
+    members.into_iter().map(Member::bytes).sum()
+}
+
 /// The replicas of a shard as a node knows them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topology {

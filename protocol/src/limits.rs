@@ -44,5 +44,8 @@ pub const CANCELS_PER_DATAGRAM_MAX: usize = 24;
 
 /// Longest zone name, host name, address and client name in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
+/// Most bytes of all zones and addresses of a cluster's members together: so many fit the header of `Welcome`, which
+/// names them all.
+pub const MEMBERS_BYTES_MAX: usize = 12 * 1024;
 /// Most members of one cluster.
 pub const MEMBERS_MAX: usize = 64;

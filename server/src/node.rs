@@ -139,7 +139,9 @@ impl Node {
         tracing::info!(node = %self.id(), "stopping: not ready, answering what is in flight");
         self.shutdown.enter(Phase::Draining);
         self.path.drain();
-        wait_on(self.threads.peers.handle(), left(), self.replica.leave(left()));
+        // Half of the patience stays for what is in flight, also when nobody takes leadership over.
+        let for_leaving = left() / 2;
+        wait_on(self.threads.peers.handle(), for_leaving, self.replica.leave(for_leaving));
         self.path.stop(left());
         let in_flight_left = self.path.counters().in_flight();
         self.end(END_LIMIT, in_flight_left)

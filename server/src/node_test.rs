@@ -31,6 +31,9 @@ fn config(authority: &TestAuthority, settings: &[(&str, &str)]) -> Config {
             builder = builder.flag(setting, "127.0.0.1:0").unwrap();
         }
     }
+    if !settings.iter().any(|(name, _)| *name == "storage") {
+        builder = builder.flag("storage", "memory").unwrap();
+    }
     for (name, value) in settings {
         builder = builder.flag(name, value).unwrap();
     }

@@ -4,11 +4,12 @@ use bytes::Bytes;
 use std::fmt::Debug;
 use std::future::Future;
 use std::time::{Duration, Instant};
-use tiedkv_benches::cluster::NodeSettings;
+use tiedkv_benches::cluster::admin_page::fetch;
 use tiedkv_benches::cluster::local::{ClusterSpec, LocalCluster};
+use tiedkv_benches::cluster::{Device, NodeSettings, Storage};
 use tiedkv_client::Client;
 use tiedkv_client::options::WriteOptions;
-use tiedkv_protocol::ids::NodeId;
+use tiedkv_protocol::ids::{NodeId, Position};
 use tiedkv_protocol::request::{AdminOperation, Disturbance};
 use tiedkv_server::request::counters::CountersSnapshot;
 
@@ -30,6 +31,61 @@ impl Bed {
         Self::with(nodes, |_| {}).await
     }
 
+    /// Three replicated nodes on disk, as fast as their store.
+    pub async fn replicated() -> Self {
+        Self::replicated_with(3, |_| {}).await
+    }
+
+    /// As [`Bed::replicated`], with another number and other settings.
+    pub async fn replicated_with(nodes: usize, change: impl FnOnce(&mut NodeSettings)) -> Self {
+        let bed = Self::with(nodes, |settings| {
+            settings.storage = Storage::Disk;
+            settings.device = Device::Real;
+            change(settings);
+        })
+        .await;
+        bed.leader().await;
+        bed
+    }
+
+    /// A cluster as described, and a client of it.
+    pub async fn of(spec: ClusterSpec) -> Self {
+        let cluster = LocalCluster::start(spec).await.unwrap();
+        let client = Client::connect_url(&cluster.url()).await.unwrap();
+        client.all_connected(PATIENCE).await.unwrap();
+        Self { cluster, client }
+    }
+
+    /// Who leads, as the client has heard; waits until it has.
+    pub async fn leader(&self) -> NodeId {
+        until("somebody leads", async || self.client.topology().leader, Option::is_some).await.unwrap()
+    }
+
+    /// The members but the leader.
+    pub async fn followers(&self) -> Vec<NodeId> {
+        let leader = self.leader().await;
+        self.nodes().into_iter().filter(|node| *node != leader).collect()
+    }
+
+    /// The status page of a node, over its admin port.
+    pub async fn status(&self, node: NodeId) -> Option<serde_json::Value> {
+        let local = self.cluster.nodes().iter().find(|local| local.id() == node).unwrap();
+        let page = fetch(local.ports().admin(), "/status", Duration::from_secs(1)).await.ok()?;
+        serde_json::from_str(&page.body).ok()
+    }
+
+    /// Waits until every node of `nodes` has applied `position`.
+    pub async fn until_applied(&self, nodes: &[NodeId], position: Position) {
+        for node in nodes {
+            until(
+                &format!("{node} has applied {position}"),
+                async || self.status(*node).await.and_then(|page| page["replica"]["applied"].as_u64()),
+                |applied| applied.is_some_and(|applied| applied >= position.0),
+            )
+            .await;
+        }
+    }
+
     /// As [`Bed::new`], with other settings.
     pub async fn with(nodes: usize, change: impl FnOnce(&mut NodeSettings)) -> Self {
         let mut spec = ClusterSpec::of(env!("CARGO_BIN_EXE_tiedkv"));
@@ -38,10 +94,7 @@ impl Bed {
         spec.settings.service_mean_us = SERVICE.as_micros() as u64;
         spec.settings.faults = true;
         change(&mut spec.settings);
-        let cluster = LocalCluster::start(spec).await.unwrap();
-        let client = Client::connect_url(&cluster.url()).await.unwrap();
-        client.all_connected(PATIENCE).await.unwrap();
-        Self { cluster, client }
+        Self::of(spec).await
     }
 
     /// All members, running or not.

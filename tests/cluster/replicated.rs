@@ -1,20 +1,15 @@
 //! Three replicated processes on disk: what was acknowledged is there whoever is killed, and sessions read their
 //! own writes on any replica.
 
-use crate::bed::{Bed, PATIENCE, until};
+use crate::bed::{Bed, PATIENCE};
 use std::collections::BTreeMap;
 use tiedkv_benches::cluster::Storage;
 use tiedkv_client::Client;
 use tiedkv_client::options::{Level, ReadOptions, WriteOptions};
 use tiedkv_client::policy::ReadPolicy;
-use tiedkv_protocol::ids::NodeId;
 
 async fn replicated() -> Bed {
     Bed::with(3, |settings| settings.storage = Storage::Disk).await
-}
-
-async fn leader(client: &Client) -> NodeId {
-    until("somebody leads", async || client.topology().leader, Option::is_some).await.unwrap()
 }
 
 async fn put(client: &Client, key: String, value: String) {
@@ -52,7 +47,7 @@ async fn nothing_acknowledged_is_lost_when_leaders_are_killed_and_all_restart() 
     let mut bed = replicated().await;
     let mut written = BTreeMap::new();
     for round in 0..3 {
-        let first = leader(&bed.client).await;
+        let first = bed.leader().await;
         for number in 0..30 {
             let (key, value) = (format!("key {number}"), format!("value {number} of round {round}"));
             put(&bed.client, key.clone(), value.clone()).await;
@@ -81,8 +76,7 @@ async fn nothing_acknowledged_is_lost_when_leaders_are_killed_and_all_restart() 
 #[tokio::test]
 async fn a_replica_that_hangs_delays_neither_writes_nor_reads() {
     let mut bed = replicated().await;
-    let leading = leader(&bed.client).await;
-    let hung = bed.nodes().into_iter().find(|node| *node != leading).unwrap();
+    let hung = bed.followers().await[0];
     bed.cluster.pause(hung).unwrap();
     for number in 0..20 {
         put(&bed.client, format!("key {number}"), "value".to_owned()).await;

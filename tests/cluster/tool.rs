@@ -140,9 +140,9 @@ async fn a_node_that_cannot_start_says_why_and_ends() {
         (vec!["--certs-dir", certs, "--client-address", &client], "in use"),
         (vec!["--certs-dir", certs, "--client-address", "127.0.0.1:0", "--admin-address", &admin], "in use"),
         (vec!["--lanes", "0"], "1 to 256"),
-        (vec!["--storage", "fjall"], "data_dir"),
+        (vec!["--data-dir", ""], "data_dir"),
         (vec!["--certs-dir", certs, "--node-id", "2"], "node-2"),
-        (vec!["--certs-dir", certs, "--storage", "fjall", "--data-dir", "/proc/nothing/here"], "/proc/nothing"),
+        (vec!["--certs-dir", certs, "--data-dir", "/proc/nothing/here"], "/proc/nothing"),
     ] {
         let mut all = vec!["start", "--peer-address", "127.0.0.1:0", "--cancel-address", "127.0.0.1:0"];
         all.extend(&arguments);

@@ -171,12 +171,14 @@ pub struct Copy {
     pub kind: CopyKind,
     pub tie: Option<Tie>,
     pub time_left: Duration,
+    pub level: ReadLevel,
 }
 
 impl Copy {
     /// An untied copy.
     pub fn untied(key: &'static str) -> Self {
-        Self { key, kind: CopyKind::First, tie: None, time_left: Duration::from_secs(20) }
+        let level = ReadLevel::Stale { bound_us: None };
+        Self { key, kind: CopyKind::First, tie: None, time_left: Duration::from_secs(20), level }
     }
 
     /// Copy `number` of a tie over `members`.
@@ -185,6 +187,11 @@ impl Copy {
         let tie = Tie { id, number: CopyNumber(number), members: members.iter().copied().collect(), width };
         let kind = if number == 0 { CopyKind::First } else { CopyKind::Tied };
         Self { kind, tie: Some(tie), ..Self::untied(key) }
+    }
+
+    /// The same copy at another level.
+    pub fn at(self, level: ReadLevel) -> Self {
+        Self { level, ..self }
     }
 
     /// The same copy with another time left.
@@ -199,7 +206,7 @@ impl Copy {
             read: ReadId(rand_u128()),
             kind: self.kind,
             tie: self.tie.clone(),
-            level: ReadLevel::Stale { bound_us: None },
+            level: self.level,
             class: Class::Interactive,
             time_left_us: u64::try_from(self.time_left.as_micros()).unwrap_or(u64::MAX),
             operation: ReadOperation::Get { key: Bytes::from_static(self.key.as_bytes()) },

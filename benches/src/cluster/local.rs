@@ -12,6 +12,7 @@ use super::process::ServerProcess;
 use super::relay::{Relay, Way};
 use crate::clock;
 use rustix::process::Signal;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
@@ -40,6 +41,8 @@ pub struct ClusterSpec {
     pub client_name: String,
     /// Nodes (1, 2, ...) that all others reach through a relay. Default none.
     pub relays: Vec<(u64, Way)>,
+    /// Loopback address of all nodes. Default 127.0.0.1.
+    pub host: IpAddr,
 }
 
 impl ClusterSpec {
@@ -60,6 +63,7 @@ impl ClusterSpec {
             ready_deadline: Duration::from_secs(20),
             client_name: "demo".to_owned(),
             relays: Vec::new(),
+            host: Ipv4Addr::LOCALHOST.into(),
         }
     }
 }
@@ -79,8 +83,8 @@ pub enum ClusterError {
         error: std::io::Error,
     },
     /// No four free ports in a row.
-    #[error("no free ports between 12000 and 32000 on 127.0.0.1")]
-    Ports,
+    #[error("no free ports between 12000 and 32000 on {0}")]
+    Ports(IpAddr),
     /// A node ended.
     #[error("{node} ended ({status}); the end of its log:\n{log}")]
     Ended {
@@ -137,6 +141,16 @@ impl LocalNode {
     /// Its ports.
     pub fn ports(&self) -> Ports {
         self.ports
+    }
+
+    /// Its folder: settings, log, data.
+    pub fn folder(&self) -> &Path {
+        self.config.parent().unwrap_or(&self.config)
+    }
+
+    /// Its settings file.
+    pub fn config(&self) -> &Path {
+        &self.config
     }
 
     /// Its log file.
@@ -214,7 +228,8 @@ impl LocalCluster {
         let folder = tempfile::Builder::new().prefix("tiedkv-").tempdir().map_err(system("temporary folder"))?;
         let authority = Authority::create(&folder.path().join("certs"))?;
         authority.issue_client(&spec.client_name)?;
-        let ports = free_ports(spec.nodes + spec.relays.len(), &mut rand::rng()).ok_or(ClusterError::Ports)?;
+        let ports = free_ports(spec.nodes + spec.relays.len(), spec.host, &mut rand::rng());
+        let ports = ports.ok_or(ClusterError::Ports(spec.host))?;
         let (real, relayed) = ports.split_at(spec.nodes);
         let mut known: Vec<(NodeId, Ports)> = (1..).map(NodeId).zip(real.iter().copied()).collect();
         let mut relays = Vec::new();
@@ -399,6 +414,24 @@ impl LocalCluster {
         let local = self.local(node)?;
         local.process = None;
         local.spawn(&binary)
+    }
+
+    /// Makes one more node (certificate, folder, ports, settings that name all nodes and itself) and starts it. It is
+    /// no member until it is added.
+    ///
+    /// # Errors
+    /// When it cannot be made or started. Does not wait until it is ready.
+    pub fn add_node(&mut self) -> Result<NodeId, ClusterError> {
+        let id = NodeId(self.nodes.iter().map(|node| node.id.0).max().unwrap_or(0) + 1);
+        Authority::open(&self.certs())?.issue_node(id)?;
+        let host = self.spec.host;
+        let found = free_ports(1, host, &mut rand::rng()).and_then(|found| found.first().copied());
+        let ports = found.ok_or(ClusterError::Ports(host))?;
+        self.known.push((id, ports));
+        let mut node = self.place(id, ports, &self.known)?;
+        node.spawn(&self.spec.binary)?;
+        self.nodes.push(node);
+        Ok(id)
     }
 
     /// The end of a node's log.

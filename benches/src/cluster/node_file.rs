@@ -146,10 +146,10 @@ mod tests {
 
     #[test]
     fn the_file_names_all_members_and_the_device() {
-        let members = [(NodeId(1), Ports(12_000)), (NodeId(2), Ports(12_004))];
+        let members = [(NodeId(1), Ports::from_first(12_000)), (NodeId(2), Ports::from_first(12_004))];
         let file = NodeFile {
             id: NodeId(2),
-            ports: Ports(12_004),
+            ports: Ports::from_first(12_004),
             members: &members,
             certs: Path::new("/a \"b\""),
             data: Path::new("/data"),

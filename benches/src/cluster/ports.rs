@@ -4,7 +4,7 @@
 //! start for that reason is started again on other ports by its caller.
 
 use rand::Rng;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 
 /// Lowest first port tried; the range ends below the ephemeral ports of Linux (32768).
 const BASE_MIN: u16 = 12_000;
@@ -16,9 +16,17 @@ const TRIES: usize = 200;
 
 /// The ports of one node, in a row: client N, peer N + 1, cancel N + 2, admin N + 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ports(pub u16);
+pub struct Ports {
+    host: IpAddr,
+    first: u16,
+}
 
 impl Ports {
+    /// Of a node on 127.0.0.1 whose client port is `first`.
+    pub fn from_first(first: u16) -> Self {
+        Self { host: Ipv4Addr::LOCALHOST.into(), first }
+    }
+
     /// Where clients dial (UDP).
     pub fn client(self) -> SocketAddr {
         self.nth(0)
@@ -40,7 +48,7 @@ impl Ports {
     }
 
     fn nth(self, offset: u16) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.0 + offset))
+        SocketAddr::from((self.host, self.first + offset))
     }
 }
 
@@ -51,13 +59,13 @@ struct Held {
     _tcp: TcpListener,
 }
 
-/// Free ports for `nodes` nodes; `None` if the machine has none left.
-pub fn free_ports(nodes: usize, rng: &mut impl Rng) -> Option<Vec<Ports>> {
+/// Free ports for `nodes` nodes on `host`; `None` if the machine has none left, or no such address.
+pub fn free_ports(nodes: usize, host: IpAddr, rng: &mut impl Rng) -> Option<Vec<Ports>> {
     let mut held: Vec<Held> = Vec::new();
     for _ in 0..nodes {
         let found = (0..TRIES).find_map(|_| {
             let slots = (BASE_MAX - BASE_MIN) / PORTS;
-            hold(Ports(BASE_MIN + rng.random_range(0..slots) * PORTS))
+            hold(Ports { host, first: BASE_MIN + rng.random_range(0..slots) * PORTS })
         });
         held.push(found?);
     }
@@ -79,17 +87,20 @@ mod tests {
     use rand::SeedableRng;
     use rand::rngs::StdRng;
 
+    const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
     #[test]
     fn a_taken_port_is_not_given_out() {
         // The same seed looks at the same places first; one of its ports is taken now.
-        let first = free_ports(1, &mut StdRng::seed_from_u64(5)).unwrap()[0];
+        let first = free_ports(1, LOCALHOST, &mut StdRng::seed_from_u64(5)).unwrap()[0];
         let _taken = UdpSocket::bind(first.cancel()).unwrap();
-        assert_ne!(free_ports(1, &mut StdRng::seed_from_u64(5)).unwrap()[0], first);
+        assert_ne!(free_ports(1, LOCALHOST, &mut StdRng::seed_from_u64(5)).unwrap()[0], first);
     }
 
     #[test]
     fn nodes_share_no_port() {
-        let mut ports: Vec<u16> = free_ports(5, &mut rand::rng()).unwrap().iter().map(|ports| ports.0).collect();
+        let mut ports: Vec<u16> =
+            free_ports(5, LOCALHOST, &mut rand::rng()).unwrap().iter().map(|ports| ports.first).collect();
         ports.sort_unstable();
         assert!(ports.windows(2).all(|pair| pair[1] - pair[0] >= PORTS), "{ports:?}");
     }

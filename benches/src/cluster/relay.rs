@@ -55,7 +55,7 @@ impl Relay {
         }
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
-        let rng = StdRng::seed_from_u64(known.0.into());
+        let rng = StdRng::seed_from_u64(known.client().port().into());
         let mut traffic =
             Traffic { doors, flows: Vec::new(), way, rng, on_the_way: BinaryHeap::new(), sequence: 0 };
         let thread = std::thread::Builder::new().name("relay".to_owned()).spawn(move || {

@@ -238,7 +238,7 @@ fn cross_check(config: &Config, values: &Values) -> Result<(), ConfigError> {
             return Err(values.clash("device", "allow_disturb", "only a modelled device can be disturbed"));
         }
     }
-    if config.storage == Storage::Fjall && config.data_dir.is_none() {
+    if config.storage == Storage::Fjall && config.data_dir.as_os_str().is_empty() {
         return Err(values.clash("storage", "data_dir", "storage on disk needs a folder"));
     }
     let udp = [

@@ -83,7 +83,7 @@ fn clashes_name_both_values() {
          only a modelled device can be disturbed"
     );
     assert!(text("device_seed = 4").unwrap_err().contains("`device_seed` = `4`"));
-    assert!(text("storage = 'fjall'").unwrap_err().contains("`data_dir` = `` (default)"));
+    assert!(text("data_dir = ''").unwrap_err().contains("`storage` = `fjall` (default)"));
     assert!(
         text("client_address = '[::]:9'\ncancel_address = '[::]:9'").unwrap_err().contains("an address of its own")
     );

@@ -88,10 +88,10 @@ settings! {
     node_id "node_id": Option<NodeId> = "", optional(|text| count(0, u64::MAX)(text).map(NodeId));
     /// Folder with `ca.pem`, `node-ID.pem` and `node-ID.key`.
     certs_dir "certs_dir": PathBuf = "certs", path;
-    /// Folder for log and state; needed by storage `fjall`.
-    data_dir "data_dir": Option<PathBuf> = "", optional(path);
-    /// Where data lives: `memory` (not replicated) or `fjall` (on disk, replicated).
-    storage "storage": Storage = "memory", word(&[("memory", Storage::Memory), ("fjall", Storage::Fjall)]);
+    /// Folder for log and state, of this node alone; made if absent. Storage `memory` does not use it.
+    data_dir "data_dir": PathBuf = "data", path;
+    /// Where data lives: `fjall` (on disk, replicated) or `memory` (not replicated, gone when the node stops).
+    storage "storage": Storage = "fjall", word(&[("memory", Storage::Memory), ("fjall", Storage::Fjall)]);
     /// Where clients are listened to (QUIC); port 0 lets the system choose.
     client_address "client_address": SocketAddr = "127.0.0.1:7400", address;
     /// Where peers are listened to for Raft (QUIC).
@@ -102,6 +102,15 @@ settings! {
     admin_address "admin_address": SocketAddr = "127.0.0.1:7403", address;
     /// The members of the cluster, this node among them; empty: this node alone.
     members "members": Vec<MemberSetting> = "", list(|text| text.parse());
+    /// State is made durable, so that the log may be cut, after this many log entries (0.8 to 1.2 times, by node).
+    snapshot_entries "snapshot_entries": u64 = "10000", count(16, 1 << 30);
+    /// Log entries that stay for slow followers after that; one further behind gets a snapshot.
+    log_keep_entries "log_keep_entries": u64 = "10000", count(0, 1 << 30);
+    /// Outcomes of writes kept, so that a repeat is answered and not applied again; 24 bytes of memory each. The same on
+    /// all members.
+    outcomes_max "outcomes_max": u64 = "1000000", count(1024, 1 << 30);
+    /// How long they are kept, by log time. The same on all members.
+    outcomes_age_max "outcomes_age_max_us": Duration = "600000000", micros(1_000_000, 24 * HOUR_US);
 
     /// What lanes stand for: `real` or `modelled` (workers wait for drawn service times).
     device "device": Device = "real", word(&[("real", Device::Real), ("modelled", Device::Modelled)]);

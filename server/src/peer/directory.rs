@@ -5,9 +5,9 @@
 
 use parking_lot::Mutex;
 use std::sync::Arc;
-use tiedkv_protocol::hello::{Ceiling, Member, Topology};
+use tiedkv_protocol::hello::{Ceiling, Member, Topology, members_bytes};
 use tiedkv_protocol::ids::{NodeId, ShardId};
-use tiedkv_protocol::limits::MEMBERS_MAX;
+use tiedkv_protocol::limits::{MEMBERS_BYTES_MAX, MEMBERS_MAX};
 use tokio::sync::watch;
 
 /// What clients are told: who is there and what the operator allows.
@@ -34,6 +34,9 @@ pub enum DirectoryError {
     /// Too many members for one cluster.
     #[error("{0} members; a cluster has at most {MEMBERS_MAX}")]
     TooMany(usize),
+    /// Zones and addresses too long to be told to a client.
+    #[error("zones and addresses of all members take {0} bytes; at most {MEMBERS_BYTES_MAX} are possible")]
+    TooLong(usize),
     /// One node stands in it twice.
     #[error("{0} stands in the membership twice")]
     Twice(NodeId),
@@ -142,6 +145,10 @@ fn sorted(mut members: Vec<Member>) -> Result<Vec<Member>, DirectoryError> {
     if members.len() > MEMBERS_MAX {
         return Err(DirectoryError::TooMany(members.len()));
     }
+    let bytes = members_bytes(&members);
+    if bytes > MEMBERS_BYTES_MAX {
+        return Err(DirectoryError::TooLong(bytes));
+    }
     members.sort_by_key(|member| member.node);
     match members.windows(2).find(|pair| pair[0].node == pair[1].node) {
         Some(pair) => Err(DirectoryError::Twice(pair[0].node)),
@@ -204,6 +211,29 @@ mod tests {
         assert_eq!(directory.set_members(vec![member(1), member(1)]), Err(DirectoryError::Twice(NodeId(1))));
         let many = (0..=MEMBERS_MAX as u64).map(member).collect();
         assert_eq!(directory.set_members(many), Err(DirectoryError::TooMany(MEMBERS_MAX + 1)));
+        let long = |node| Member { client_address: "h".repeat(250), ..member(node) };
+        let many = (0..MEMBERS_MAX as u64).map(long).collect();
+        assert!(matches!(directory.set_members(many), Err(DirectoryError::TooLong(_))));
         assert_eq!(directory.topology().version, 1);
+    }
+
+    #[test]
+    fn the_longest_topology_fits_its_header() {
+        let address = "h".repeat(MEMBERS_BYTES_MAX / MEMBERS_MAX - 60);
+        let member = |node| Member { client_address: address.clone(), ..member(u64::MAX - node) };
+        let directory =
+            Directory::new(NodeId(2), SHARD_ZERO, (0..MEMBERS_MAX as u64).map(member).collect()).unwrap();
+        let bytes = members_bytes(&directory.topology().members);
+        assert!(bytes > MEMBERS_BYTES_MAX * 9 / 10, "{bytes}");
+        let welcome = tiedkv_protocol::hello::Welcome {
+            version: u16::MAX,
+            node: NodeId(u64::MAX),
+            cluster: tiedkv_protocol::ids::ClusterId(u128::MAX),
+            modelled: true,
+            topology: (*directory.topology()).clone(),
+            ceiling: Ceiling::default(),
+        };
+        tiedkv_protocol::frame::encode(tiedkv_protocol::frame::FrameKind::Welcome, &welcome, &[], &mut Vec::new())
+            .unwrap();
     }
 }

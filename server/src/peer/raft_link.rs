@@ -158,6 +158,12 @@ impl RaftLink {
         self.refused.subscribe()
     }
 
+    /// This node cannot go on because of what a peer says; seen by whoever watches [`refusal`](Self::refusal).
+    pub fn stop_for(&self, error: LinkError) {
+        tracing::error!(%error, "refused by a peer");
+        self.refused.send_replace(Some(error));
+    }
+
     /// Opens a stream to a peer, dialling it if need be; waits at most `wait`.
     ///
     /// # Errors
@@ -223,8 +229,7 @@ impl RaftLink {
                                 Ok(connection) => Slot::Connected(connection),
                                 Err(error) => {
                                     if matches!(error, LinkError::Refused(..)) {
-                                        tracing::error!(%error, "refused by a peer");
-                                        link.refused.send_replace(Some(error.clone()));
+                                        link.stop_for(error.clone());
                                     }
                                     Slot::Failed(crate::clock::instant(crate::clock::now()).into(), error)
                                 }

@@ -162,7 +162,7 @@ impl Incarnations for Folder {
             Some(known) if *known == text => Ok(()),
             Some(_) => Err(NotAdmitted::Never(format!(
                 "node {} comes with another data folder than before (wiped, replaced or restored): it may have \
-                 forgotten votes and writes that it acknowledged. Remove it (`tiedkv member remove {}`) and add it \
+                 forgotten votes and writes that it acknowledged. Remove it (`tiedkv member remove --node {}`) and add it \
                  again under a node id that was never used",
                 node.0, node.0
             ))),

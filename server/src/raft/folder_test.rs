@@ -41,7 +41,7 @@ fn a_peer_in_another_life_is_refused_also_after_a_restart() {
     let folder = Folder::open(parent.path(), CLUSTER, NodeId(1)).unwrap();
     folder.admit(NodeId(2), 77).unwrap();
     let refused = folder.admit(NodeId(2), 78).unwrap_err();
-    assert!(matches!(&refused, NotAdmitted::Never(why) if why.contains("member remove 2")), "{refused}");
+    assert!(matches!(&refused, NotAdmitted::Never(why) if why.contains("member remove --node 2")), "{refused}");
     folder.admit(NodeId(3), 78).unwrap();
 }
 

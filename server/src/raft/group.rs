@@ -20,9 +20,9 @@ use crate::storage::fjall_store::{FjallStore, StoreSettings};
 use crate::storage::state_store::{StorageError, View};
 use crate::transport::tls::Credentials;
 use bytes::Bytes;
+use crossbeam::channel::RecvTimeoutError;
 use openraft::Raft;
 use openraft::async_runtime::watch::WatchReceiver;
-use parking_lot::Mutex;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -35,14 +35,18 @@ use tiedkv_protocol::request::WriteRequest;
 use tiedkv_protocol::response::Failure;
 use tokio::sync::{mpsc, oneshot, watch};
 
+/// A group ends within this time unless its disk hangs.
+pub const END_MAX: Duration = Duration::from_secs(3);
+
 /// Timers of a group. The defaults suit a busy machine of two cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// A leader is heard from this often; default 100 ms.
     pub heartbeat: Duration,
-    /// A follower waits at least this long for its leader; default 500 ms.
+    /// When the leader's lease is over, a follower waits at least this long for it; default 400 ms.
     pub election_min: Duration,
-    /// And at most this long, which is also the leader's lease; default 1 s.
+    /// And at most this long, which is also the leader's lease; default 700 ms. So a dead leader is replaced after 1.1
+    /// to 1.4 s and a round of votes.
     pub election_max: Duration,
 }
 
@@ -50,8 +54,8 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             heartbeat: Duration::from_millis(100),
-            election_min: Duration::from_millis(500),
-            election_max: Duration::from_millis(1_000),
+            election_min: Duration::from_millis(400),
+            election_max: Duration::from_millis(700),
         }
     }
 }
@@ -188,7 +192,8 @@ pub struct Group {
     fatal: watch::Receiver<Option<String>>,
     ceiling: watch::Receiver<Ceiling>,
     stop: mpsc::Sender<Stop>,
-    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// Nothing is sent on it: it ends with the Raft thread.
+    ended: crossbeam::channel::Receiver<()>,
 }
 
 impl Group {
@@ -205,29 +210,19 @@ impl Group {
         let ceiling = machine.ceiling();
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let (stop, stops) = mpsc::channel(4);
-        let thread = {
+        let (ending, ended) = crossbeam::channel::bounded(0);
+        {
             let (log, store) = (log.clone(), store.clone());
-            std::thread::Builder::new()
-                .name("tiedkv-raft".to_owned())
-                .spawn(move || run::thread(&config, folder, log, store, machine, &ready, stops))
-                .map_err(|error| StartError::Group(error.to_string()))?
-        };
+            let body = move || {
+                let _ends_with_the_thread: crossbeam::channel::Sender<()> = ending;
+                run::thread(&config, folder, log, store, machine, &ready, stops);
+            };
+            let thread = std::thread::Builder::new().name("tiedkv-raft".to_owned());
+            thread.spawn(body).map_err(|error| StartError::Group(error.to_string()))?;
+        }
         let started = started.recv().unwrap_or_else(|_| Err("its thread ended".to_owned()));
         let Started { raft, link, writes, barrier, topology, fatal } = started.map_err(StartError::Group)?;
-        Ok(Self {
-            own,
-            store,
-            log,
-            raft,
-            link,
-            writes,
-            barrier,
-            topology,
-            fatal,
-            ceiling,
-            stop,
-            thread: Mutex::new(Some(thread)),
-        })
+        Ok(Self { own, store, log, raft, link, writes, barrier, topology, fatal, ceiling, stop, ended })
     }
 
     /// Who this replica is.
@@ -356,26 +351,28 @@ impl Group {
         self.writes.operate(Change::Ceiling(ceiling), wait).await.map(drop)
     }
 
-    /// Ends the group and waits for its thread; leadership does not move. Blocks for some fractions of a second.
-    pub fn close(&self) {
+    /// Ends the group; leadership does not move. Blocks until its thread has ended, at most `wait`: a disk that
+    /// hangs keeps the thread, and with it the folder's lock, until the process ends. True if it ended.
+    pub fn close(&self, wait: Duration) -> bool {
         // A full queue holds a stop already.
         let _stopping = self.stop.try_send(Stop::AtOnce);
-        if let Some(thread) = self.thread.lock().take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the Raft thread panicked");
+        let ended = self.ended.recv_timeout(wait) == Err(RecvTimeoutError::Disconnected);
+        if !ended {
+            tracing::error!(?wait, "the Raft thread does not end: does the disk hang?");
         }
+        ended
     }
 
-    /// Stops in order: leadership moves first (within `wait`), then the group ends and all is made durable.
+    /// Stops in order: leadership moves first (within `wait`), then the group ends and all is made durable (at most
+    /// [`END_MAX`] longer).
     ///
     /// # Cancel safety
     /// A dropped future does not stop the stopping.
     pub async fn stop(&self, wait: Duration) {
         let (done, stopped) = oneshot::channel();
         if self.stop.send(Stop::Gently(wait, done)).await.is_ok() {
-            // The sender is gone when the thread ended, which is what is waited for.
-            let _ended = stopped.await;
+            // The sender is gone when the thread ended, which is what is waited for; a disk may hang.
+            let _ended = tokio::time::timeout(wait + END_MAX, stopped).await;
         }
     }
 }
@@ -388,7 +385,7 @@ impl Writer for Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.close();
+        self.close(END_MAX);
     }
 }
 

@@ -3,6 +3,7 @@
 //! A new member first learns, then votes. A change that would leave less than a quorum of voters that are heard
 //! from is refused.
 
+use crate::raft::run::transfer;
 use crate::raft::state_machine::StateMachine;
 use crate::raft::types::{MemberRecord, StoredMembership, TypeConfig};
 use openraft::async_runtime::watch::WatchReceiver;
@@ -12,9 +13,9 @@ use openraft::{ChangeMembers, Instant as _, Raft};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::hello::{Member, Topology};
+use tiedkv_protocol::hello::{Member, Topology, members_bytes};
 use tiedkv_protocol::ids::{NodeId, SHARD_ZERO};
-use tiedkv_protocol::limits::MEMBERS_MAX;
+use tiedkv_protocol::limits::{MEMBERS_BYTES_MAX, MEMBERS_MAX};
 use tiedkv_protocol::response::Failure;
 use tokio::time::timeout;
 
@@ -58,6 +59,11 @@ pub(super) async fn add(
         None if before.nodes().count() >= MEMBERS_MAX => {
             return Err(refused(format!("a cluster has at most {MEMBERS_MAX} members")));
         }
+        None if members_bytes(&members(&before)) + member.bytes() > MEMBERS_BYTES_MAX => {
+            return Err(refused(format!(
+                "zones and addresses of all members would take more than {MEMBERS_BYTES_MAX} bytes; use shorter ones"
+            )));
+        }
         Some(known) if *known != record => {
             return Err(refused(format!("{} is a member under other addresses; remove it first", member.node)));
         }
@@ -65,7 +71,8 @@ pub(super) async fn add(
         _ => {}
     }
     let added = timeout(wait, async {
-        raft.add_learner(id, record, true).await.map_err(failed)?;
+        raft.add_learner(id, record, false).await.map_err(failed)?;
+        caught_up(raft, id).await?;
         raft.change_membership(ChangeMembers::AddVoterIds(BTreeSet::from([id])), false).await.map_err(failed)
     });
     match added.await {
@@ -80,10 +87,32 @@ pub(super) async fn add(
     }
 }
 
-/// Removes a member. Unknown already: nothing.
+/// Waits until `id` holds all that was in the log when this began. (openraft's own waiting counts a learner that has
+/// nothing as caught up while the log is short, also one that cannot be reached: it would become a voter.)
+async fn caught_up(raft: &Raft<TypeConfig, StateMachine>, id: u64) -> Result<(), Failure> {
+    let mut metrics = raft.metrics();
+    let goal = metrics.borrow_watched().last_log_index;
+    loop {
+        let matched = {
+            let metrics = metrics.borrow_watched();
+            let Some(replication) = metrics.replication.as_ref() else {
+                return Err(not_leader(metrics.current_leader.map(NodeId)));
+            };
+            replication.get(&id).and_then(|matched| matched.as_ref().map(|matched| matched.index))
+        };
+        if matched >= goal {
+            return Ok(());
+        }
+        metrics.changed().await.map_err(|error| Failure::new(ErrorCode::TryElsewhere, error.to_string()))?;
+    }
+}
+
+/// Removes a member. Unknown already: nothing. The leader itself first hands leadership on, and leaves the removal to
+/// its heir.
 ///
 /// # Errors
-/// As [`add`]; also when the members that stay and are heard from are no quorum.
+/// As [`add`]; also when the members that stay and are heard from are no quorum. `NotLeader` with the heir when this
+/// node was to be removed.
 pub(super) async fn remove(
     raft: &Raft<TypeConfig, StateMachine>,
     own: NodeId,
@@ -108,6 +137,10 @@ pub(super) async fn remove(
              lose its quorum. Bring a member back or add one first",
             staying.len()
         )));
+    }
+    if node == own {
+        let heir = transfer(raft, own, None, wait).await?;
+        return Err(not_leader(Some(heir)));
     }
     let change = if before.voter_ids().any(|voter| voter == node.0) {
         ChangeMembers::RemoveVoters(BTreeSet::from([node.0]))

@@ -2,6 +2,7 @@
 //! fjall types.
 
 pub mod command;
+pub mod first_start;
 pub mod folder;
 pub mod group;
 pub mod log_codec;

@@ -103,6 +103,12 @@ fn lost(error: StreamError) -> RPCError<TypeConfig> {
     }
 }
 
+fn slow_disk() -> RPCError<TypeConfig> {
+    RPCError::Network(NetworkError::from_string(format!(
+        "the view to send could not be read on within {BLOCK_MAX:?}"
+    )))
+}
+
 fn no_answer() -> RPCError<TypeConfig> {
     RPCError::Network(NetworkError::from_string("no answer in time"))
 }
@@ -194,21 +200,22 @@ impl PeerNetwork {
             )));
         };
         let (mut send, mut recv) = self.open(StreamKind::Snapshot, VOTE_ANSWER_MIN).await?;
-        write_message(&mut send, &vote).await.map_err(lost)?;
+        timeout(BLOCK_MAX, write_message(&mut send, &vote)).await.map_err(|_| no_answer())?.map_err(lost)?;
         // Memory holds at most these blocks; the reader of the view waits for the network.
         let (blocks, mut to_send) = mpsc::channel::<Bytes>(2);
         let meta = snapshot.meta;
         let reader = tokio::task::spawn_blocking(move || {
             write_blocks(&view, &meta, |block| blocks.blocking_send(block).is_ok())
         });
-        while let Some(block) = to_send.recv().await {
+        // Every wait has its limit, so a snapshot that makes no progress ends; one that does may take long.
+        while let Some(block) = timeout(BLOCK_MAX, to_send.recv()).await.map_err(|_| slow_disk())? {
             match timeout(BLOCK_MAX, send.write_chunk(block)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(lost(StreamError::Lost(error.to_string()))),
                 Err(_) => return Err(no_answer()),
             }
         }
-        match reader.await {
+        match timeout(BLOCK_MAX, reader).await.map_err(|_| slow_disk())? {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return Err(RPCError::Network(NetworkError::new(&error))),
             Err(error) => return Err(RPCError::Network(NetworkError::new(&error))),

@@ -17,18 +17,22 @@ use tokio::sync::watch;
 /// An operator's change takes at most this long; a new member may have much to catch up with.
 const CHANGE_MAX: Duration = Duration::from_secs(30);
 
+/// A group is given this long to end even when nobody has patience: its files are closed in order then.
+const CLOSE_MIN: Duration = Duration::from_millis(500);
+
 /// Opens the group that `config` describes.
 ///
 /// # Errors
 /// When the folder, the log, the store or the peer port cannot be used.
 pub fn open(config: &Config, surroundings: Surroundings) -> Result<Replica, NodeError> {
     let Surroundings { credentials, directory, peers } = surroundings;
-    let Some(data_dir) = config.data_dir.clone() else {
-        return Err(NodeError::Storage("storage on disk needs `data_dir`".to_owned()));
-    };
     let members = directory.topology().members.clone();
-    let mut group_config = GroupConfig::new(credentials, data_dir, config.peer_address, members);
+    let mut group_config = GroupConfig::new(credentials, config.data_dir.clone(), config.peer_address, members);
     group_config.udp_buffer_bytes = config.udp_buffer_bytes;
+    group_config.snapshots.entries = config.snapshot_entries;
+    group_config.snapshots.keep_entries = config.log_keep_entries;
+    group_config.outcomes.count_max = config.outcomes_max;
+    group_config.outcomes.age_max_ms = u64::try_from(config.outcomes_age_max.as_millis()).unwrap_or(u64::MAX);
     let group = Arc::new(Group::start(group_config).map_err(|error| NodeError::Storage(error.to_string()))?);
     let (mut topology, mut ceiling) = (group.topology(), group.ceiling());
     peers.spawn(async move {
@@ -123,7 +127,7 @@ impl ReplicaControl for RaftControl {
         })
     }
 
-    fn stop(&self, _patience: Duration) {
-        self.group.close();
+    fn stop(&self, patience: Duration) {
+        self.group.close(patience.max(CLOSE_MIN));
     }
 }

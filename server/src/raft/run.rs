@@ -1,8 +1,8 @@
 //! What runs on the Raft thread: openraft, the peer port, proposing, and the tasks that watch over them.
 
 use crate::peer::hello::{PEER_VERSION, PeerHello};
-use crate::peer::raft_link::{RaftLink, StreamKind};
-use crate::peer::stream::{read_message, write_message};
+use crate::peer::raft_link::RaftLink;
+use crate::raft::first_start::{FirstMembers, first_start};
 use crate::raft::folder::Folder;
 use crate::raft::group::{GroupConfig, SnapshotSettings};
 use crate::raft::log_store::LogStore;
@@ -11,23 +11,21 @@ use crate::raft::network::NetworkFactory;
 use crate::raft::read_barrier::RaftReadBarrier;
 use crate::raft::serve::GroupService;
 use crate::raft::state_machine::StateMachine;
-use crate::raft::types::{MemberRecord, TypeConfig};
+use crate::raft::types::TypeConfig;
 use crate::raft::write::WritePath;
 use crate::storage::fjall_store::FjallStore;
 use crate::storage::state_store::View;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::errors::{InitializeError, RaftError};
 use openraft::{Config, Raft, SnapshotPolicy};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::hello::{Member, Topology};
+use tiedkv_protocol::hello::Topology;
 use tiedkv_protocol::ids::{NodeId, SHARD_ZERO};
 use tiedkv_protocol::response::Failure;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
-use tokio::time::{interval, sleep, timeout};
+use tokio::time::{interval, timeout};
 
 /// How a group is told to end.
 pub(super) enum Stop {
@@ -124,13 +122,18 @@ async fn start(
     let network = NetworkFactory::new(link.clone());
     let raft =
         Raft::new(own.0, raft_config, network, log.clone(), machine).await.map_err(|error| error.to_string())?;
-    let service =
-        GroupService { raft: raft.clone(), store: store.clone(), installing: Arc::new(Semaphore::new(1)) };
+    let first = FirstMembers::of(&config.members);
+    let service = GroupService {
+        raft: raft.clone(),
+        store: store.clone(),
+        installing: Arc::new(Semaphore::new(1)),
+        first: first.clone(),
+    };
     tokio::spawn(link.clone().accept(Arc::new(service)));
     let (topology, leader) = watch_topology(&raft);
     let fatal = watch_fatal(&raft, &link);
     tokio::spawn(keep_snapshots(raft.clone(), log, own, config.snapshots));
-    tokio::spawn(first_start(raft.clone(), link.clone(), own, config.members.clone()));
+    tokio::spawn(first_start(raft.clone(), link.clone(), own, config.members.clone(), first));
     let writes = WritePath::start(own, raft.clone(), leader, store.current().stamp_ms());
     let barrier = Arc::new(RaftReadBarrier::start(own, raft.clone(), link.clone()));
     Ok(Started { raft, link, writes, barrier, topology, fatal })
@@ -197,55 +200,6 @@ fn watch_fatal(raft: &Raft<TypeConfig, StateMachine>, link: &Arc<RaftLink>) -> w
         }
     });
     receiver
-}
-
-/// Starts the cluster if no member of it has begun: when a majority of its members is here and empty.
-async fn first_start(raft: Raft<TypeConfig, StateMachine>, link: Arc<RaftLink>, own: NodeId, members: Vec<Member>) {
-    const PAUSE: Duration = Duration::from_millis(200);
-    if !members.iter().any(|member| member.node == own) {
-        return;
-    }
-    loop {
-        match raft.is_initialized().await {
-            Ok(false) => {}
-            Ok(true) | Err(_) => return,
-        }
-        let others = members.iter().filter(|member| member.node != own);
-        let questions = others.map(|member| has_begun(&link, member));
-        let answers = futures_util::future::join_all(questions).await;
-        if answers.contains(&Some(true)) {
-            tracing::info!("the cluster has begun; waiting to be contacted");
-            return;
-        }
-        let empty = 1 + answers.iter().filter(|answer| **answer == Some(false)).count();
-        if empty > members.len() / 2 {
-            let nodes: BTreeMap<u64, MemberRecord> =
-                members.iter().map(|member| (member.node.0, MemberRecord::from(member))).collect();
-            match raft.initialize(nodes).await {
-                Ok(()) => tracing::info!("the cluster begins"),
-                Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
-                Err(error) => {
-                    tracing::error!(%error, "the cluster cannot begin");
-                    sleep(PAUSE).await;
-                    continue;
-                }
-            }
-            return;
-        }
-        sleep(PAUSE).await;
-    }
-}
-
-async fn has_begun(link: &Arc<RaftLink>, member: &Member) -> Option<bool> {
-    const WAIT: Duration = Duration::from_secs(1);
-    let asked = timeout(WAIT, async {
-        let (mut send, mut recv) =
-            link.open(member.node, &member.peer_address, StreamKind::State, WAIT).await.ok()?;
-        write_message(&mut send, &()).await.ok()?;
-        send.finish().ok()?;
-        read_message(&mut recv).await.ok()?
-    });
-    asked.await.ok().flatten()
 }
 
 /// Makes state durable after so many entries or bytes, so that the log may be cut.

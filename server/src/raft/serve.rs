@@ -2,6 +2,7 @@
 
 use crate::peer::raft_link::{PeerService, Served, StreamKind};
 use crate::peer::stream::{StreamError, read_bytes, read_message, write_message};
+use crate::raft::first_start::{FirstMembers, FirstState};
 use crate::raft::read_barrier::read_index;
 use crate::raft::snapshot::{BLOCK_BYTES_MAX, stage};
 use crate::raft::state_machine::{SnapshotData, StateMachine};
@@ -30,6 +31,8 @@ pub struct GroupService {
     pub(super) store: Arc<FjallStore>,
     /// One snapshot is taken in at a time.
     pub(super) installing: Arc<Semaphore>,
+    /// The first members that this node was given.
+    pub(super) first: FirstMembers,
 }
 
 impl PeerService for GroupService {
@@ -99,7 +102,7 @@ impl GroupService {
             StreamKind::ReadIndex => write_message(&mut send, &read_index(&self.raft).await).await?,
             StreamKind::State => {
                 let begun = self.raft.is_initialized().await.map_err(fatal)?;
-                write_message(&mut send, &begun).await?;
+                write_message(&mut send, &FirstState { begun, members: self.first.clone() }).await?;
             }
             StreamKind::Hello | StreamKind::Append | StreamKind::Snapshot => {}
         }
