@@ -13,6 +13,8 @@ pub enum Bench {
     Run(BenchRun),
     /// Bare frames on one stream to the first node: the floor that gets are compared with
     Ping(BenchPing),
+    /// Starts three servers on this machine and prints what durable writes cost, as ratios
+    Writes(BenchWrites),
 }
 
 #[derive(Debug, Args)]
@@ -140,4 +142,27 @@ pub struct BenchBusy {
     /// Write the report's figures to FOLDER, one SVG each
     #[arg(long, value_name = "FOLDER")]
     pub figures: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tiedkv bench writes
+  tiedkv bench writes --rounds 1 --writes 0")]
+pub struct BenchWrites {
+    /// Rounds of all figures, one after another; the table shows their medians
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Writes over which memory is watched afterwards
+    #[arg(long, value_name = "N", default_value_t = 2_000_000)]
+    pub writes: u64,
+    /// Seconds of each figure of a round
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub seconds: u32,
+    /// Further settings of the nodes, lines of TOML
+    #[arg(long, value_name = "TOML", default_value = "")]
+    pub settings: String,
+    /// Also write the figures to FILE
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }

@@ -5,6 +5,7 @@ mod bench_args;
 mod bench_busy;
 mod bench_ping;
 mod bench_run;
+mod bench_writes;
 mod cas;
 mod certs;
 mod connect;
@@ -69,6 +70,9 @@ fn run(cli: Cli) -> anyhow::Result<End> {
         Command::Bench(Bench::Busy(args)) => runtime.block_on(bench_busy::run(&args)),
         Command::Bench(Bench::Ping(args)) => {
             runtime.block_on(bench_ping::run(&args, output.unwrap_or(Format::Table)))
+        }
+        Command::Bench(Bench::Writes(args)) => {
+            runtime.block_on(bench_writes::run(&args, output.unwrap_or(Format::Table)))
         }
         Command::Bench(Bench::Run(args)) => {
             runtime.block_on(bench_run::run(&args, output.unwrap_or(Format::Table)))

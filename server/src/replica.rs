@@ -65,6 +65,26 @@ pub struct ReplicaStatus {
     pub applied: Position,
     /// Position known to be committed; the same as `applied` where nothing is replicated.
     pub committed: Position,
+    /// The log and what follows from it; all 0 where nothing is replicated.
+    #[serde(default)]
+    pub log: LogStatus,
+}
+
+/// The log of a replica at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogStatus {
+    /// Entries appended since the start.
+    pub appended_total: u64,
+    /// fsyncs of the log since the start.
+    pub syncs_total: u64,
+    /// Bytes of the log on disk.
+    pub disk_bytes: u64,
+    /// Bytes of the state on disk.
+    pub state_bytes: u64,
+    /// State is durable up to here, so that the log may be cut.
+    pub snapshot: Position,
+    /// The log is cut up to here.
+    pub purged: Position,
 }
 
 /// What a node asks of its replica besides reads and writes.
@@ -124,7 +144,14 @@ struct MemoryControl {
 impl ReplicaControl for MemoryControl {
     fn status(&self) -> ReplicaStatus {
         let applied = self.store.view().position();
-        ReplicaStatus { role: "memory".to_owned(), term: 0, leader: None, applied, committed: applied }
+        ReplicaStatus {
+            role: "memory".to_owned(),
+            term: 0,
+            leader: None,
+            applied,
+            committed: applied,
+            log: LogStatus::default(),
+        }
     }
 
     fn ready(&self) -> Result<(), String> {

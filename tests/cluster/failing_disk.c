@@ -1,5 +1,6 @@
 /* Makes the disk of one node fail while its file of wishes ($FAIL_FILE) says so: "sync" fails fsync and fdatasync,
-   "write" fails writes, both of files of the Raft log only, with EIO. Preloaded into nodes by failing_disk.rs. */
+   "write" fails writes, both of files of the Raft log; "state" fails writes of files of the state. With EIO. Preloaded
+   into nodes by failing_disk.rs. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -19,10 +20,12 @@ static int fails(int fd, const char *what) {
     if (wishes < 0) return 0;
     long got = syscall(SYS_read, wishes, wish, sizeof wish - 1);
     syscall(SYS_close, wishes);
-    if (got <= 0 || strncmp(wish, what, strlen(what))) return 0;
+    if (got <= 0) return 0;
+    int state = !strncmp(wish, "state", 5) && !strcmp(what, "write");
+    if (!state && strncmp(wish, what, strlen(what))) return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     if (readlink(link, file, sizeof file - 1) <= 0) return 0;
-    return strstr(file, "/data/log/") != NULL;
+    return strstr(file, state ? "/data/state/" : "/data/log/") != NULL;
 }
 
 int fdatasync(int fd) {

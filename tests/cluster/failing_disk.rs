@@ -34,7 +34,7 @@ async fn a_failed_fsync_or_write_ends_the_node_with_its_reason_and_loses_nothing
     spec.settings.device = Device::Real;
     spec.settings.storage = Storage::Disk;
     let mut bed = Bed::of(spec).await;
-    for (wish, of_the_leader) in [("sync", true), ("sync", false), ("write", true)] {
+    for (wish, of_the_leader) in [("sync", true), ("sync", false), ("write", true), ("state", true)] {
         let node = if of_the_leader { bed.leader().await } else { bed.followers().await[0] };
         let callers = Callers::start(&bed.client, 3, 1, Some(PATIENCE));
         callers.go_on(50).await;

@@ -66,12 +66,18 @@ async fn nodes_that_stop_in_order_cost_a_client_with_default_settings_no_error()
 async fn a_follower_that_hangs_delays_nobody() {
     let mut bed = Bed::replicated().await;
     let hung = bed.followers().await[0];
+    let leader = bed.leader().await;
+    let term = async |bed: &Bed| bed.status(leader).await.unwrap()["replica"]["term"].as_u64().unwrap();
+    let before = term(&bed).await;
     let callers = Callers::start(&bed.client, 6, 2, Some(PATIENCE));
     callers.go_on(100).await;
     bed.cluster.pause(hung).unwrap();
     callers.go_on(1_500).await;
     bed.cluster.resume(hung).unwrap();
-    callers.go_on(100).await;
+    bed.client.all_connected(PATIENCE).await.unwrap();
+    callers.go_on(300).await;
+    // Its own patience is over as well, but nobody else would vote: it asks before it raises the term.
+    assert_eq!((term(&bed).await, bed.leader().await), (before, leader));
     let seen = callers.end().await;
     assert_eq!(seen.failed, NONE);
     assert!(seen.gap < GOES_ON && seen.longest[0] < GOES_ON, "{:?} {:?}", seen.gap, seen.longest);
@@ -174,7 +180,17 @@ async fn a_follower_misses(count: usize, more: &str, by_snapshot: bool) {
     let behind = bed.followers().await[0];
     fill(&bed, 500, 500).await;
     bed.cluster.stop(behind, PATIENCE).await.unwrap();
-    fill(&bed, count, 1_000).await;
+    let missed = fill(&bed, count, 1_000).await;
+    if by_snapshot {
+        until(
+            "the log is cut beyond the one that is behind",
+            async || {
+                bed.status(bed.leader().await).await.and_then(|page| page["replica"]["log"]["purged"].as_u64())
+            },
+            |purged| purged.is_some_and(|purged| purged > missed.0 - count as u64 + 1),
+        )
+        .await;
+    }
     let before = resident(&bed);
     bed.cluster.restart(behind).unwrap();
     let began = Instant::now();

@@ -78,6 +78,13 @@ async fn a_member_learns_first_then_votes_and_goes_again_under_load() {
     done(&bed.cluster, &["remove", "--node", "4"]).await;
     done(&bed.cluster, &["remove", "--node", "4"]).await;
     until_list(&bed.cluster, "three are left", |list| list.len() == 3).await;
+    // It is told, says so, and ends; its id is used up.
+    let status = bed.cluster.wait_stopped(fourth, PATIENCE).await.unwrap();
+    let said = std::fs::read_to_string(bed.cluster.nodes()[3].log()).unwrap();
+    assert_eq!(status.code(), Some(3), "{said}");
+    assert!(said.contains("this node cannot go on") && said.contains("removed from the cluster"), "{said}");
+    let again = member(&bed.cluster, &add).await;
+    assert!(text(&again.stderr).contains("an id is used once"), "{again:?}");
     callers.go_on(100).await;
     let seen = callers.end().await;
     assert_eq!(seen.failed, NONE);
@@ -126,8 +133,9 @@ async fn five_become_three_the_leader_first() {
     let second = bed.nodes().into_iter().find(|node| *node != leader && *node != next).unwrap();
     done(&bed.cluster, &["remove", "--node", &second.0.to_string()]).await;
     until_list(&bed.cluster, "three are left", |list| list.len() == 3).await;
-    bed.cluster.kill(leader);
-    bed.cluster.kill(second);
+    for removed in [leader, second] {
+        bed.cluster.wait_stopped(removed, PATIENCE).await.unwrap();
+    }
     callers.go_on(200).await;
     let seen = callers.end().await;
     assert_eq!(seen.failed, NONE);

@@ -3,6 +3,7 @@
 pub mod arrivals;
 pub mod counted;
 pub mod cpu;
+pub mod disk;
 pub mod hdr;
 pub mod join;
 pub mod keys;

@@ -74,7 +74,13 @@ impl NodeFigures {
         figure(encoder, "applied_position", "Position of the newest published view.", &applied)?;
         let committed = ConstGauge::new(replica.committed.0 as f64);
         figure(encoder, "committed_position", "Position known to be committed.", &committed)?;
-        figure(encoder, "term", "Term of Raft; 0 if not replicated.", &ConstGauge::new(replica.term as f64))
+        figure(encoder, "term", "Term of Raft; 0 if not replicated.", &ConstGauge::new(replica.term as f64))?;
+        let log = replica.log;
+        let appended = ConstCounter::new(log.appended_total);
+        figure(encoder, "log_appended", "Entries appended to the log since the start.", &appended)?;
+        figure(encoder, "log_syncs", "fsyncs of the log since the start.", &ConstCounter::new(log.syncs_total))?;
+        figure(encoder, "log_bytes", "Bytes of the log on disk.", &ConstGauge::new(log.disk_bytes as f64))?;
+        figure(encoder, "state_bytes", "Bytes of the state on disk.", &ConstGauge::new(log.state_bytes as f64))
     }
 
     fn counters(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {

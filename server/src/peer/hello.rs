@@ -83,4 +83,7 @@ pub trait Incarnations: Send + Sync {
     /// # Errors
     /// When the peer was seen with another folder, or cannot be remembered.
     fn admit(&self, node: NodeId, incarnation: u128) -> Result<(), NotAdmitted>;
+
+    /// The node was a member and was removed: its id is used up.
+    fn is_removed(&self, node: NodeId) -> bool;
 }

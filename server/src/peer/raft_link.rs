@@ -86,6 +86,9 @@ pub enum LinkError {
     /// It cannot be reached (now).
     #[error("{0} cannot be reached at {1}: {2}")]
     Unreachable(NodeId, String, String),
+    /// This node was removed from the cluster.
+    #[error("{0} was removed from the cluster; its folder may be deleted")]
+    Removed(NodeId),
     /// It refuses this node, for good.
     #[error("{0} refuses this node: {1}")]
     Refused(NodeId, String),
@@ -345,6 +348,11 @@ impl RaftLink {
         let (connection, from) = hello.await.map_err(|_| StreamError::Lost("no hello in time".to_owned()))??;
         loop {
             let (send, mut recv) = connection.accept_bi().await.map_err(|error| lost(&error))?;
+            if self.incarnations.is_removed(from) {
+                // It dials again and is told why.
+                connection.close(quic::CLOSE_STRANGER, b"removed from the cluster");
+                return Err(StreamError::Lost(format!("{from} was removed")));
+            }
             let service = service.clone();
             tokio::spawn(async move {
                 let mut kind = [0];

@@ -100,7 +100,8 @@ fn differs(own: NodeId, ours: &FirstMembers, node: NodeId, theirs: &FirstMembers
     )
 }
 
-async fn state_of(link: &Arc<RaftLink>, member: &Member) -> Option<FirstState> {
+/// Asks a member for its state; `None` when it does not answer.
+pub(super) async fn state_of(link: &Arc<RaftLink>, member: &Member) -> Option<FirstState> {
     const WAIT: Duration = Duration::from_secs(1);
     let asked = timeout(WAIT, async {
         let (mut send, mut recv) =

@@ -8,7 +8,7 @@ use crate::peer::hello::{Incarnations, NotAdmitted};
 use parking_lot::Mutex;
 use rand::RngCore;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -71,6 +71,9 @@ struct IdentityFile {
 struct PeersFile {
     format: u32,
     incarnations: BTreeMap<u64, String>,
+    /// Members that were removed: an id is used once in the life of a cluster.
+    #[serde(default)]
+    removed: BTreeSet<u64>,
 }
 
 /// A locked folder of this node.
@@ -133,7 +136,7 @@ impl Folder {
         }
         let incarnation = u128::from_str_radix(&identity.incarnation, 16).map_err(|_| damaged("no incarnation"))?;
         let peers = read::<PeersFile>(&path.join("peers.json"))?
-            .unwrap_or(PeersFile { format: FOLDER_FORMAT, incarnations: BTreeMap::new() });
+            .unwrap_or(PeersFile { format: FOLDER_FORMAT, ..PeersFile::default() });
         Ok(Self { path: path.to_owned(), incarnation, peers: Mutex::new(peers), _lock: lock })
     }
 
@@ -142,15 +145,40 @@ impl Folder {
         self.incarnation
     }
 
-    /// A folder within, made if need be.
+    /// A folder within. If it is not there, `fill` makes its content beside it first: a first start that dies half-way
+    /// leaves nothing that the next one could take for whole.
     ///
     /// # Errors
-    /// When it cannot be made.
-    pub fn inner(&self, name: &str) -> Result<PathBuf, FolderError> {
+    /// When it cannot be made, or `fill` fails.
+    pub fn inner<E: From<FolderError>>(
+        &self,
+        name: &str,
+        fill: impl FnOnce(&Path) -> Result<(), E>,
+    ) -> Result<PathBuf, E> {
         let path = self.path.join(name);
-        fs::create_dir_all(&path).map_err(at(&path))?;
+        if path.exists() {
+            return Ok(path);
+        }
+        let beside = self.path.join(format!("{name}.new"));
+        if beside.exists() {
+            fs::remove_dir_all(&beside).map_err(at(&beside))?;
+        }
+        fs::create_dir(&beside).map_err(at(&beside))?;
+        fill(&beside)?;
+        sync_folder(&beside).map_err(at(&beside))?;
+        fs::rename(&beside, &path).map_err(at(&path))?;
         sync_folder(&self.path).map_err(at(&self.path))?;
         Ok(path)
+    }
+
+    /// Remembers that members were removed.
+    ///
+    /// # Errors
+    /// When it cannot be written; it is known until the process ends.
+    pub fn note_removed(&self, nodes: impl IntoIterator<Item = u64>) -> Result<(), FolderError> {
+        let mut peers = self.peers.lock();
+        peers.removed.extend(nodes);
+        write(&self.path, "peers.json", &*peers)
     }
 }
 
@@ -158,6 +186,13 @@ impl Incarnations for Folder {
     fn admit(&self, node: NodeId, incarnation: u128) -> Result<(), NotAdmitted> {
         let text = format!("{incarnation:032x}");
         let mut peers = self.peers.lock();
+        if peers.removed.contains(&node.0) {
+            return Err(NotAdmitted::Never(format!(
+                "node {} was removed from the cluster, and an id is used once; its folder may be deleted. To bring the \
+                 machine back, make a certificate with a new id (`tiedkv certs --add`) and add that",
+                node.0
+            )));
+        }
         match peers.incarnations.get(&node.0) {
             Some(known) if *known == text => Ok(()),
             Some(_) => Err(NotAdmitted::Never(format!(
@@ -175,6 +210,10 @@ impl Incarnations for Folder {
                 Ok(())
             }
         }
+    }
+
+    fn is_removed(&self, node: NodeId) -> bool {
+        self.peers.lock().removed.contains(&node.0)
     }
 }
 

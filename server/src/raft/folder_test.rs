@@ -56,3 +56,32 @@ fn a_peer_that_cannot_be_remembered_is_not_refused_for_good() {
     // Nothing was remembered: another folder is as good as the first.
     folder.admit(NodeId(2), 78).unwrap();
 }
+
+#[test]
+fn a_removed_member_is_refused_for_good_also_after_a_restart() {
+    let parent = tempfile::tempdir().unwrap();
+    {
+        let folder = Folder::open(parent.path(), CLUSTER, NodeId(1)).unwrap();
+        folder.admit(NodeId(2), 77).unwrap();
+        folder.note_removed([2]).unwrap();
+        assert!(folder.is_removed(NodeId(2)) && !folder.is_removed(NodeId(3)));
+    }
+    let folder = Folder::open(parent.path(), CLUSTER, NodeId(1)).unwrap();
+    let refused = folder.admit(NodeId(2), 77).unwrap_err();
+    assert!(matches!(&refused, NotAdmitted::Never(why) if why.contains("with a new id")), "{refused}");
+}
+
+#[test]
+fn what_was_made_half_is_made_again() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = Folder::open(parent.path(), CLUSTER, NodeId(1)).unwrap();
+    let cut = folder.inner("state", |path| {
+        fs::write(path.join("half"), "").unwrap();
+        Err(FolderError::InUse(path.to_owned()))
+    });
+    assert!(cut.is_err() && !parent.path().join("state").exists());
+    let fill = |path: &Path| fs::write(path.join("whole"), "").map_err(at(path));
+    let made = folder.inner("state", fill).unwrap();
+    assert!(made.join("whole").exists() && !made.join("half").exists());
+    folder.inner("state", |path| Err(FolderError::InUse(path.to_owned()))).unwrap();
+}

@@ -4,6 +4,7 @@
 //! What runs inside is in [`run`](crate::raft::run); here are start, questions and stop. Dropping the handle without
 //! [`Group::stop`] ends it at once, as a crash would, except that the folder is closed in order.
 
+use crate::peer::hello::Incarnations;
 use crate::peer::raft_link::RaftLink;
 use crate::raft::folder::{Folder, FolderError};
 use crate::raft::log_store::LogStore;
@@ -25,10 +26,11 @@ use openraft::Raft;
 use openraft::async_runtime::watch::WatchReceiver;
 use serde::Serialize;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::hello::{Ceiling, Member, Topology};
 use tiedkv_protocol::ids::{CallerId, NodeId};
 use tiedkv_protocol::request::WriteRequest;
@@ -194,6 +196,7 @@ pub struct Group {
     stop: mpsc::Sender<Stop>,
     /// Nothing is sent on it: it ends with the Raft thread.
     ended: crossbeam::channel::Receiver<()>,
+    folder: Arc<Folder>,
 }
 
 impl Group {
@@ -204,10 +207,16 @@ impl Group {
     pub fn start(config: GroupConfig) -> Result<Self, StartError> {
         let own = config.credentials.node();
         let folder = Arc::new(Folder::open(&config.data_dir, config.credentials.cluster(), own)?);
-        let log = LogStore::open(&folder.inner("log")?).map_err(StartError::Log)?;
-        let store = Arc::new(FjallStore::open(&folder.inner("state")?, config.store)?);
+        let make_log = |path: &Path| LogStore::open(path).map(drop).map_err(StartError::Log);
+        let log = LogStore::open(&folder.inner("log", make_log)?).map_err(StartError::Log)?;
+        let make_state = |path: &Path| {
+            let made = FjallStore::open(path, config.store)?;
+            Ok::<_, StartError>(made.persist()?)
+        };
+        let store = Arc::new(FjallStore::open(&folder.inner("state", make_state)?, config.store)?);
         let machine = StateMachine::start(store.clone(), config.outcomes)?;
         let ceiling = machine.ceiling();
+        let known = folder.clone();
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let (stop, stops) = mpsc::channel(4);
         let (ending, ended) = crossbeam::channel::bounded(0);
@@ -222,7 +231,21 @@ impl Group {
         }
         let started = started.recv().unwrap_or_else(|_| Err("its thread ended".to_owned()));
         let Started { raft, link, writes, barrier, topology, fatal } = started.map_err(StartError::Group)?;
-        Ok(Self { own, store, log, raft, link, writes, barrier, topology, fatal, ceiling, stop, ended })
+        Ok(Self {
+            own,
+            store,
+            log,
+            raft,
+            link,
+            writes,
+            barrier,
+            topology,
+            fatal,
+            ceiling,
+            stop,
+            ended,
+            folder: known,
+        })
     }
 
     /// Who this replica is.
@@ -310,6 +333,14 @@ impl Group {
     /// # Cancel safety
     /// A dropped future leaves at most a learner; the same call goes on from there.
     pub async fn add_member(&self, member: &Member, wait: Duration) -> Result<(), Failure> {
+        if self.folder.is_removed(member.node) {
+            let text = format!(
+                "{} was a member before and was removed; an id is used once: make a certificate with a new one \
+                 (`tiedkv certs --add`)",
+                member.node
+            );
+            return Err(Failure::new(ErrorCode::Membership, text));
+        }
         membership::add(&self.raft, self.own, member, wait).await
     }
 

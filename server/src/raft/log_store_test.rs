@@ -141,6 +141,35 @@ fn nothing_is_acknowledged_after_a_failed_write() {
     });
 }
 
+#[test]
+fn what_is_purged_leaves_disk_and_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    run(async {
+        let mut log = LogStore::open(folder.path()).unwrap();
+        let large = |index: u64| {
+            let command = command("key", &"x".repeat(4_000), index);
+            Entry::new(id(1, index), Payload::Normal(command))
+        };
+        let (last, each) = (12_000, 500);
+        for first in (1..=last).step_by(each) {
+            append(&mut log, (first..first + each as u64).map(large).collect()).await.unwrap();
+        }
+        let full = log.counters();
+        assert!(full.disk_bytes > 40 << 20, "{full:?}");
+        // The newest two chunks, the one being written, and the cache.
+        let bound = 3 * CHUNK_BYTES + CACHE_BYTES + 4 * 1024 * 1024;
+        assert!(full.cache_bytes <= bound as u64, "{full:?}");
+        log.purge(id(1, last - 1_000)).await.unwrap();
+        // The files go on the flush thread.
+        let gone = async {
+            while log.counters().disk_bytes > 16 << 20 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), gone).await.unwrap();
+    });
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

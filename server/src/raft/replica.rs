@@ -4,7 +4,7 @@
 use crate::config::Config;
 use crate::error::NodeError;
 use crate::raft::group::{Group, GroupConfig};
-use crate::replica::{ControlFuture, Replica, ReplicaControl, ReplicaStatus, Surroundings};
+use crate::replica::{ControlFuture, LogStatus, Replica, ReplicaControl, ReplicaStatus, Surroundings};
 use crate::storage::state_store::View;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,6 +71,14 @@ impl ReplicaControl for RaftControl {
             leader: status.leader.map(NodeId),
             applied: Position(status.applied),
             committed: Position(status.committed.unwrap_or(0).max(status.applied)),
+            log: LogStatus {
+                appended_total: status.log_appended_total,
+                syncs_total: status.log_syncs_total,
+                disk_bytes: status.log_bytes,
+                state_bytes: status.state_bytes,
+                snapshot: Position(status.snapshot.unwrap_or(0)),
+                purged: Position(status.purged.unwrap_or(0)),
+            },
         }
     }
 

@@ -1,8 +1,8 @@
 //! What runs on the Raft thread: openraft, the peer port, proposing, and the tasks that watch over them.
 
 use crate::peer::hello::{PEER_VERSION, PeerHello};
-use crate::peer::raft_link::RaftLink;
-use crate::raft::first_start::{FirstMembers, first_start};
+use crate::peer::raft_link::{LinkError, RaftLink};
+use crate::raft::first_start::{FirstMembers, first_start, state_of};
 use crate::raft::folder::Folder;
 use crate::raft::group::{GroupConfig, SnapshotSettings};
 use crate::raft::log_store::LogStore;
@@ -17,11 +17,12 @@ use crate::storage::fjall_store::FjallStore;
 use crate::storage::state_store::View;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{Config, Raft, SnapshotPolicy};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::hello::Topology;
+use tiedkv_protocol::hello::{Member, Topology};
 use tiedkv_protocol::ids::{NodeId, SHARD_ZERO};
 use tiedkv_protocol::response::Failure;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -115,10 +116,16 @@ async fn start(
         incarnation: folder.incarnation(),
         outcomes: config.outcomes,
     };
-    let link =
-        RaftLink::bind(config.peer_listen, config.udp_buffer_bytes, config.credentials.clone(), hello, folder)
-            .map_err(|error| error.to_string())?;
+    let link = RaftLink::bind(
+        config.peer_listen,
+        config.udp_buffer_bytes,
+        config.credentials.clone(),
+        hello,
+        folder.clone(),
+    )
+    .map_err(|error| error.to_string())?;
     let raft_config = Arc::new(raft_config(config).validate().map_err(|error| error.to_string())?);
+    let members = machine.members();
     let network = NetworkFactory::new(link.clone());
     let raft =
         Raft::new(own.0, raft_config, network, log.clone(), machine).await.map_err(|error| error.to_string())?;
@@ -134,6 +141,8 @@ async fn start(
     let fatal = watch_fatal(&raft, &link);
     tokio::spawn(keep_snapshots(raft.clone(), log, own, config.snapshots));
     tokio::spawn(first_start(raft.clone(), link.clone(), own, config.members.clone(), first));
+    tokio::spawn(watch_removals(members, link.clone(), folder, own));
+    tokio::spawn(ask_to_be_told(raft.clone(), link.clone(), own));
     let writes = WritePath::start(own, raft.clone(), leader, store.current().stamp_ms());
     let barrier = Arc::new(RaftReadBarrier::start(own, raft.clone(), link.clone()));
     Ok(Started { raft, link, writes, barrier, topology, fatal })
@@ -200,6 +209,55 @@ fn watch_fatal(raft: &Raft<TypeConfig, StateMachine>, link: &Arc<RaftLink>) -> w
         }
     });
     receiver
+}
+
+/// Remembers who is removed, by memberships that are committed; a node that sees its own removal stops.
+async fn watch_removals(
+    mut members: watch::Receiver<BTreeSet<u64>>,
+    link: Arc<RaftLink>,
+    folder: Arc<Folder>,
+    own: NodeId,
+) {
+    let mut before = members.borrow_and_update().clone();
+    while members.changed().await.is_ok() {
+        let now = members.borrow_and_update().clone();
+        let removed: Vec<u64> = before.difference(&now).copied().collect();
+        before = now;
+        if removed.is_empty() {
+            continue;
+        }
+        if let Err(error) = folder.note_removed(removed.iter().copied()) {
+            tracing::warn!(%error, "a removed member is remembered until this process ends only");
+        }
+        if removed.contains(&own.0) {
+            link.stop_for(LinkError::Removed(own));
+        }
+    }
+}
+
+/// A removed member may never hear of its removal: nobody sends it anything any more. So a node that does not lead asks
+/// the others in turn; one that is removed is refused.
+async fn ask_to_be_told(raft: Raft<TypeConfig, StateMachine>, link: Arc<RaftLink>, own: NodeId) {
+    let mut ticks = interval(Duration::from_secs(2));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    for turn in 0usize.. {
+        ticks.tick().await;
+        let others: Vec<Member> = {
+            let metrics = raft.metrics();
+            let metrics = metrics.borrow_watched();
+            if metrics.running_state.is_err() {
+                return;
+            }
+            if metrics.current_leader == Some(own.0) {
+                continue;
+            }
+            topology(&metrics).members.into_iter().filter(|member| member.node != own).collect()
+        };
+        if let Some(member) = others.get(turn % others.len().max(1)) {
+            // The answer is the connection's: it stands, or this node is refused.
+            let _begun = state_of(&link, member).await;
+        }
+    }
 }
 
 /// Makes state durable after so many entries or bytes, so that the log may be cut.

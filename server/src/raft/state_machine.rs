@@ -23,6 +23,7 @@ use openraft::type_config::alias::SnapshotOf;
 use openraft::{OptionalSend, RaftSnapshotBuilder};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use tiedkv_protocol::codec;
@@ -100,6 +101,7 @@ pub struct StateMachine {
     store: Arc<FjallStore>,
     note: Arc<Mutex<Note>>,
     ceilings: watch::Receiver<Ceiling>,
+    members: watch::Receiver<BTreeSet<u64>>,
 }
 
 impl StateMachine {
@@ -114,28 +116,36 @@ impl StateMachine {
         let view = store.current();
         let note = Note::decode(view.note())?;
         let (ceiling, ceilings) = watch::channel(note.ceiling);
+        let (member, members) = watch::channel(nodes(&note));
         let note = Arc::new(Mutex::new(note));
         let outcomes = restore(&view, limits)?;
         let (jobs, inbox) = bounded(4);
         let applier = Applier {
             stamp_ms: view.stamp_ms(),
             position: view.position(),
+            announced: None,
             store: store.clone(),
             note: note.clone(),
             outcomes,
             limits,
             ceiling,
+            members: member,
         };
         std::thread::Builder::new()
             .name("tiedkv-apply".to_owned())
             .spawn(move || applier.run(&inbox))
             .map_err(|error| StorageError::Failed(format!("no thread for applying: {error}")))?;
-        Ok(Self { jobs, store, note, ceilings })
+        Ok(Self { jobs, store, note, ceilings, members })
     }
 
     /// The operator's ceiling, now and when it changes.
     pub fn ceiling(&self) -> watch::Receiver<Ceiling> {
         self.ceilings.clone()
+    }
+
+    /// The members by the last membership applied, hence committed; now and when it changes. Empty before the first.
+    pub fn members(&self) -> watch::Receiver<BTreeSet<u64>> {
+        self.members.clone()
     }
 
     async fn done(&self, job: Job, answer: oneshot::Receiver<Result<(), StorageError>>) -> io::Result<()> {
@@ -210,6 +220,10 @@ impl RaftSnapshotBuilder<TypeConfig> for StateMachine {
     }
 }
 
+fn nodes(note: &Note) -> BTreeSet<u64> {
+    note.membership.nodes().map(|(node, _)| *node).collect()
+}
+
 fn restore(view: &FjallView, limits: OutcomeLimits) -> Result<Outcomes, StorageError> {
     let mut outcomes = Outcomes::new(limits, view.forgotten());
     for item in view.outcomes() {
@@ -231,7 +245,10 @@ struct Applier {
     limits: OutcomeLimits,
     position: Position,
     stamp_ms: u64,
+    /// The membership that was announced last.
+    announced: Option<LogId>,
     ceiling: watch::Sender<Ceiling>,
+    members: watch::Sender<BTreeSet<u64>>,
 }
 
 /// One commit in the making.
@@ -416,8 +433,12 @@ impl Applier {
         Ok(())
     }
 
-    fn announce(&self, note: &Note) {
+    fn announce(&mut self, note: &Note) {
         self.ceiling.send_if_modified(|known| std::mem::replace(known, note.ceiling) != note.ceiling);
+        if self.announced != *note.membership.log_id() {
+            self.announced = *note.membership.log_id();
+            self.members.send_replace(nodes(note));
+        }
     }
 }
 
