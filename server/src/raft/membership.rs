@@ -8,7 +8,7 @@ use crate::raft::state_machine::StateMachine;
 use crate::raft::types::{MemberRecord, StoredMembership, TypeConfig};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
-use openraft::metrics::RaftMetrics;
+use openraft::metrics::{RaftMetrics, RaftServerMetrics};
 use openraft::{ChangeMembers, Instant as _, Raft};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,12 +23,12 @@ use tokio::time::timeout;
 pub(super) const HEARD_WITHIN: Duration = Duration::from_secs(1);
 
 /// The topology that metrics show. Its version grows with the term and the membership entry.
-pub(super) fn topology(metrics: &RaftMetrics<TypeConfig>) -> Topology {
+pub(super) fn topology(metrics: &RaftServerMetrics<TypeConfig>) -> Topology {
     let membership = &metrics.membership_config;
     let leader = metrics.current_leader.map(NodeId);
     let index = membership.log_id().map_or(0, |id| id.index + 1);
     Topology {
-        version: (metrics.current_term << 33) | (index << 1) | u64::from(leader.is_some()),
+        version: (metrics.vote.leader_id.term << 33) | (index << 1) | u64::from(leader.is_some()),
         shard: SHARD_ZERO,
         members: members(membership),
         leader,

@@ -173,7 +173,8 @@ fn raft_config(config: &GroupConfig) -> Config {
 fn watch_topology(
     raft: &Raft<TypeConfig, StateMachine>,
 ) -> (watch::Receiver<Topology>, watch::Receiver<Option<NodeId>>) {
-    let mut metrics = raft.metrics();
+    // Not all metrics: they change with every entry, these with members, votes and leaders.
+    let mut metrics = raft.server_metrics();
     let first = topology(&metrics.borrow_watched());
     let (leader_sender, leader) = watch::channel(first.leader);
     let (sender, receiver) = watch::channel(first);
@@ -243,11 +244,8 @@ async fn ask_to_be_told(raft: Raft<TypeConfig, StateMachine>, link: Arc<RaftLink
     for turn in 0usize.. {
         ticks.tick().await;
         let others: Vec<Member> = {
-            let metrics = raft.metrics();
+            let metrics = raft.server_metrics();
             let metrics = metrics.borrow_watched();
-            if metrics.running_state.is_err() {
-                return;
-            }
             if metrics.current_leader == Some(own.0) {
                 continue;
             }

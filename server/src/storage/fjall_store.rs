@@ -26,9 +26,9 @@ const META_KEY: &[u8] = b"applied";
 /// Sizes of a store. Defaults fit a node of 100 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreSettings {
-    /// Block cache, bytes; default 16 MiB.
+    /// Block cache, bytes; default 8 MiB.
     pub cache_bytes: u64,
-    /// Memtable of the data, bytes; default 8 MiB.
+    /// Memtable of the data, bytes; default 4 MiB. Up to four sealed ones may wait to be written.
     pub memtable_bytes: u64,
     /// Cap of the engine's journals, bytes, at least 64 MiB (default).
     pub journal_bytes: u64,
@@ -36,7 +36,7 @@ pub struct StoreSettings {
 
 impl Default for StoreSettings {
     fn default() -> Self {
-        Self { cache_bytes: 16 << 20, memtable_bytes: 8 << 20, journal_bytes: 64 << 20 }
+        Self { cache_bytes: 8 << 20, memtable_bytes: 4 << 20, journal_bytes: 64 << 20 }
     }
 }
 
@@ -448,7 +448,7 @@ fn keyspaces(
         .map_err(engine_error)?;
     let outcomes = database
         .keyspace(&format!("outcomes-{generation}"), || {
-            KeyspaceCreateOptions::default().max_memtable_size(settings.memtable_bytes / 4)
+            KeyspaceCreateOptions::default().max_memtable_size(settings.memtable_bytes / 2)
         })
         .map_err(engine_error)?;
     Ok((data, outcomes))
