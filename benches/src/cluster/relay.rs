@@ -190,7 +190,7 @@ mod tests {
     /// Sends `count` packets to the client port of a relayed echo; how many came back, and the quickest way there
     /// and back.
     fn echo(way: Way, count: u32) -> (u32, Duration) {
-        let ports = free_ports(2, &mut rand::rng()).unwrap();
+        let ports = free_ports(2, Ipv4Addr::LOCALHOST.into(), &mut rand::rng()).unwrap();
         let node = UdpSocket::bind(ports[0].client()).unwrap();
         let _relay = Relay::start(ports[1], ports[0], way).unwrap();
         let caller = UdpSocket::bind("127.0.0.1:0").unwrap();
