@@ -11,7 +11,8 @@ use crate::report::{Row, SceneName};
 use anyhow::Result;
 use std::str::FromStr;
 use std::time::Duration;
-use tiedkv_client::{Client, Level, ReadPolicy, View};
+use tiedkv_client::gate::NotTied;
+use tiedkv_client::{Client, Level, ReadPolicy, Stats, View};
 use tiedkv_protocol::request::Disturbance;
 
 /// Client views that send the reads of a scene.
@@ -145,6 +146,8 @@ pub struct Played {
     pub outcome: Outcome,
     /// How quiet the machine was meanwhile, warm-up included.
     pub machine: Machine,
+    /// What client and nodes counted that a quiet run does not count, for people; empty when nothing.
+    pub troubles: String,
 }
 
 impl Stage {
@@ -165,6 +168,7 @@ impl Stage {
         let jobs_load = scene.name.jobs_load();
         self.nodes.disturb(&Disturbance { jobs_load, ..Disturbance::default() }).await?;
         self.nodes.record_starts(true).await?;
+        let troubles = self.nodes.troubles().await?;
         let (cancels, stats, cpu) = (self.nodes.cancels_sent().await?, self.client.stats(), self.cpu());
         let watch = Watch::start();
         let outcome = play(&self.views, &self.profile.plan(scene), progress).await?;
@@ -174,6 +178,7 @@ impl Stage {
         let cancels = self.nodes.cancels_sent().await? - cancels;
         self.nodes.record_starts(false).await?;
         self.nodes.disturb(&Disturbance::default()).await?;
+        let troubles = grown(&troubles, &self.nodes.troubles().await?, &stats, &stats_after);
         let joined = join(&self.nodes.take_starts().await?, &outcome.winners);
 
         let mut row = Row::new(scene.name, scene.policy);
@@ -188,12 +193,32 @@ impl Stage {
         row.messages_per_read = (copies + withdraws + answers + cancels) as f64 / sent;
         row.cpu_us_per_read = cpu_used.as_secs_f64() * 1e6 / sent;
         row.set_machine(&machine);
-        Ok(Played { row, outcome, machine })
+        Ok(Played { row, outcome, machine, troubles })
     }
 
     fn cpu(&self) -> Duration {
         cpu::own() + self.server_pids.iter().filter_map(|pid| cpu::of(*pid)).sum::<Duration>()
     }
+}
+
+/// What grew between two looks at nodes and client, as "name +count", comma separated.
+fn grown(from: &[(&str, u64)], to: &[(&str, u64)], before: &Stats, after: &Stats) -> String {
+    let of_client = |stats: &Stats| {
+        let mut counts = vec![
+            ("fresh ties", stats.fresh_ties),
+            ("links lost", stats.links_lost),
+            ("copies refused", stats.refused.total()),
+            ("copies expired", stats.expired.total()),
+            ("copies failed", stats.failed.total()),
+            ("copies on lost links", stats.lost_links.total()),
+        ];
+        counts.extend(NotTied::ALL.iter().map(|reason| (reason.name(), stats.not_tied[*reason as usize])));
+        counts
+    };
+    let (client_from, client_to) = (of_client(before), of_client(after));
+    let pairs = from.iter().chain(&client_from).zip(to.iter().chain(&client_to));
+    let grown = pairs.filter_map(|((name, from), (_, to))| (to > from).then(|| format!("{name} +{}", to - from)));
+    grown.collect::<Vec<_>>().join(", ")
 }
 
 /// Answers received so far, good or not.

@@ -13,6 +13,7 @@
 mod bad_input;
 mod bed;
 mod cancels;
+mod clock;
 mod conditional;
 mod demo;
 mod faults;

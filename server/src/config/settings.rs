@@ -160,7 +160,7 @@ settings! {
 
     /// Lets clients disturb a modelled device at run time and record starts; for benchmarks.
     allow_disturb "allow_disturb": bool = "false", switch;
-    /// Lets clients drop cancels, hold the store back and fail reads at run time; for tests.
+    /// Lets clients drop cancels, hold the store back, fail reads and step the wall clock at run time; for tests.
     allow_faults "allow_faults": bool = "false", switch;
 }
 
