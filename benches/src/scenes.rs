@@ -217,8 +217,8 @@ fn grown(from: &[(&str, u64)], to: &[(&str, u64)], before: &Stats, after: &Stats
     };
     let (client_from, client_to) = (of_client(before), of_client(after));
     let pairs = from.iter().chain(&client_from).zip(to.iter().chain(&client_to));
-    let grown = pairs.filter_map(|((name, from), (_, to))| (to > from).then(|| format!("{name} +{}", to - from)));
-    grown.collect::<Vec<_>>().join(", ")
+    let grown = pairs.filter(|((_, from), (_, to))| to > from);
+    grown.map(|((name, from), (_, to))| format!("{name} +{}", to - from)).collect::<Vec<_>>().join(", ")
 }
 
 /// Answers received so far, good or not.
