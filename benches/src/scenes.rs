@@ -10,7 +10,8 @@ use crate::report::{Row, SceneName};
 use anyhow::Result;
 use std::str::FromStr;
 use std::time::Duration;
-use tiedkv_client::{Client, Level, ReadPolicy, View};
+use tiedkv_client::gate::NotTied;
+use tiedkv_client::{Client, Level, ReadPolicy, Stats, View};
 use tiedkv_protocol::request::Disturbance;
 
 /// Client views that send the reads of a scene.
@@ -144,6 +145,8 @@ pub struct Played {
     pub outcome: Outcome,
     /// How quiet the machine was meanwhile, warm-up included.
     pub machine: Machine,
+    /// What client and nodes counted that a quiet run does not count, for people; empty when nothing.
+    pub troubles: String,
 }
 
 impl Stage {
@@ -163,11 +166,13 @@ impl Stage {
     pub async fn play(&self, scene: Scene, progress: impl FnMut(Duration)) -> Result<Played> {
         let jobs_load = scene.name.jobs_load();
         self.nodes.disturb(&Disturbance { jobs_load, ..Disturbance::default() }).await?;
+        let (troubles, stats) = (self.nodes.troubles().await?, self.client.stats());
         let ground =
             Ground { client: &self.client, views: &self.views, nodes: &self.nodes, server_pids: &self.server_pids };
         let nothing = std::future::ready(Ok(()));
         let counted = play_counted(ground, &self.profile.plan(scene), &[], nothing, progress).await?;
         self.nodes.disturb(&Disturbance::default()).await?;
+        let troubles = grown(&troubles, &self.nodes.troubles().await?, &stats, &self.client.stats());
 
         let outcome = counted.outcome;
         let mut row = Row::new(scene.name, scene.policy);
@@ -179,8 +184,28 @@ impl Stage {
         row.messages_per_read = counted.messages as f64 / sent;
         row.cpu_us_per_read = (counted.cpu_client + counted.cpu_servers).as_secs_f64() * 1e6 / sent;
         row.set_machine(&counted.machine);
-        Ok(Played { row, outcome, machine: counted.machine })
+        Ok(Played { row, outcome, machine: counted.machine, troubles })
     }
+}
+
+/// What grew between two looks at nodes and client, as "name +count", comma separated.
+fn grown(from: &[(&str, u64)], to: &[(&str, u64)], before: &Stats, after: &Stats) -> String {
+    let of_client = |stats: &Stats| {
+        let mut counts = vec![
+            ("fresh ties", stats.fresh_ties),
+            ("links lost", stats.links_lost),
+            ("copies refused", stats.refused.total()),
+            ("copies expired", stats.expired.total()),
+            ("copies failed", stats.failed.total()),
+            ("copies on lost links", stats.lost_links.total()),
+        ];
+        counts.extend(NotTied::ALL.iter().map(|reason| (reason.name(), stats.not_tied[*reason as usize])));
+        counts
+    };
+    let (client_from, client_to) = (of_client(before), of_client(after));
+    let pairs = from.iter().chain(&client_from).zip(to.iter().chain(&client_to));
+    let grown = pairs.filter(|((_, from), (_, to))| to > from);
+    grown.map(|((name, from), (_, to))| format!("{name} +{}", to - from)).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

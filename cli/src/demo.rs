@@ -142,7 +142,8 @@ async fn measure(args: &Demo, client: &Client, cluster: &mut LocalCluster, profi
         }
         if args.details {
             let (machine, details) = (disturbed(&played.machine), played.outcome.details());
-            bar.suspend(|| eprint!("{name} (p50, p90, p99 in us)\n{details}  {machine}\n"));
+            let troubles = if played.troubles.is_empty() { "none" } else { &played.troubles };
+            bar.suspend(|| eprint!("{name} (p50, p90, p99 in us)\n{details}  {machine}\n  troubles: {troubles}\n"));
         }
         rows.push(played.row);
     }

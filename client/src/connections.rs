@@ -5,7 +5,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::dial::{Dialled, Dialler};
 use crate::exchange::Link;
-use crate::link_task;
+use crate::link_task::{self, OnNotice};
 use crate::pace::{Pace, PaceSettings};
 use crate::peer::Peer;
 use crate::retry::{BackoffSettings, backoff};
@@ -313,8 +313,11 @@ async fn serve(connections: &Arc<Connections>, peer: &Arc<Peer>, dialled: Dialle
     let mut up = Up::new(connections, &link);
     connections.learn_ceiling(welcome.ceiling);
     connections.learn(welcome.topology, None);
-    let on_notice = |notice| connections.on_notice(peer, notice);
-    up.reason = link_task::run(&link, streams, &connections.timer, &on_notice).await;
+    let on_notice: OnNotice = {
+        let (connections, peer) = (connections.clone(), peer.clone());
+        Arc::new(move |notice| connections.on_notice(&peer, notice))
+    };
+    up.reason = link_task::run(&link, streams, &connections.timer, on_notice).await;
     up.reason.clone()
 }
 

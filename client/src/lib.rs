@@ -23,6 +23,7 @@ mod extra;
 mod fake_node;
 pub mod gate;
 pub mod latency;
+mod lateness;
 mod link_task;
 mod mailbox;
 mod nearest;

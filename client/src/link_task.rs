@@ -1,5 +1,5 @@
-//! The one task of a connection: writes what is handed over, reads what comes, watches for silence, until the link
-//! is lost or closed.
+//! The tasks of a connection: write what is handed over, read what comes, watch for silence, until the link is lost
+//! or closed. Reading and writing are tasks of their own, so that a wake-up for one polls nothing else.
 
 use crate::clock;
 use crate::exchange::{Heard, Link, WITHDRAW_WAIT};
@@ -34,21 +34,22 @@ pub(crate) struct Streams {
     pub(crate) decoder: FrameDecoder,
 }
 
+/// Who is told of changes beyond the link.
+pub(crate) type OnNotice = Arc<dyn Fn(Notice) + Send + Sync>;
+
 /// Runs the link to its end, tells everybody who waits, and returns why it ended.
-pub(crate) async fn run(
-    link: &Arc<Link>,
-    streams: Streams,
-    timer: &Timer,
-    on_notice: &impl Fn(Notice),
-) -> Arc<str> {
-    let Streams { mut send, mut receive, mut decoder } = streams;
+pub(crate) async fn run(link: &Arc<Link>, streams: Streams, timer: &Timer, on_notice: OnNotice) -> Arc<str> {
+    let Streams { send, receive, decoder } = streams;
     // Tells also when this task is dropped with its runtime or its client.
     let mut end = End { link: link.clone(), reason: "the client was dropped".into() };
+    // Dropped, and so ended, with this task.
+    let mut often = JoinSet::new();
+    often.spawn(read(link.clone(), receive, decoder, on_notice.clone()));
+    often.spawn(write(link.clone(), send));
     let reason = tokio::select! {
         biased;
-        reason = read(link, &mut receive, &mut decoder, on_notice) => reason,
-        reason = write(link, &mut send) => reason,
-        reason = read_large(link, on_notice) => reason,
+        Some(ended) = often.join_next() => ended.unwrap_or_else(|error| error.to_string()),
+        reason = read_large(link, &on_notice) => reason,
         reason = flush_withdraws(link, timer) => reason,
         reason = watch(link, timer) => reason,
     };
@@ -71,25 +72,25 @@ impl Drop for End {
 }
 
 async fn read(
-    link: &Link,
-    stream: &mut quinn::RecvStream,
-    decoder: &mut FrameDecoder,
-    on_notice: &impl Fn(Notice),
+    link: Arc<Link>,
+    mut stream: quinn::RecvStream,
+    mut decoder: FrameDecoder,
+    on_notice: OnNotice,
 ) -> String {
     loop {
-        if let Err(reason) = drain(link, decoder, on_notice) {
+        if let Err(reason) = drain(&link, &mut decoder, &on_notice) {
             return reason;
         }
         match stream.read_chunk(CHUNK_BYTES, true).await {
             Ok(Some(chunk)) => decoder.feed(&chunk.bytes),
             Ok(None) => return "the node ended the stream".to_owned(),
-            Err(error) => return describe(link, &error),
+            Err(error) => return describe(&link, &error),
         }
     }
 }
 
 /// Hands on every whole frame that was received.
-fn drain(link: &Link, decoder: &mut FrameDecoder, on_notice: &impl Fn(Notice)) -> Result<(), String> {
+fn drain(link: &Link, decoder: &mut FrameDecoder, on_notice: &OnNotice) -> Result<(), String> {
     let now = clock::now();
     while let Some(frame) = decoder.next_frame().map_err(|error| error.to_string())? {
         take(link, &frame, now, on_notice)?;
@@ -101,7 +102,7 @@ fn take(
     link: &Link,
     frame: &Frame,
     now: tiedkv_protocol::moment::Moment,
-    on_notice: &impl Fn(Notice),
+    on_notice: &OnNotice,
 ) -> Result<(), String> {
     if let Heard::Notice(notice) = link.on_frame(frame, now)? {
         on_notice(notice);
@@ -109,7 +110,7 @@ fn take(
     Ok(())
 }
 
-async fn write(link: &Arc<Link>, stream: &mut quinn::SendStream) -> String {
+async fn write(link: Arc<Link>, mut stream: quinn::SendStream) -> String {
     let mut buffer = Vec::new();
     let mut alone: JoinSet<Result<(), String>> = JoinSet::new();
     loop {
@@ -128,7 +129,7 @@ async fn write(link: &Arc<Link>, stream: &mut quinn::SendStream) -> String {
             }
             link.counters.stream_writes.fetch_add(1, Relaxed);
             if let Err(error) = stream.write_all(&buffer).await {
-                return describe(link, &error);
+                return describe(&link, &error);
             }
             buffer.clear();
             if buffer.capacity() > BUFFER_KEPT_BYTES {
@@ -146,7 +147,7 @@ async fn write_alone(connection: quinn::Connection, frame: Vec<u8>) -> Result<()
 }
 
 /// Receives large values; how many at a time is bounded by the transport's settings.
-async fn read_large(link: &Arc<Link>, on_notice: &impl Fn(Notice)) -> String {
+async fn read_large(link: &Arc<Link>, on_notice: &OnNotice) -> String {
     let mut streams: JoinSet<Result<Vec<u8>, String>> = JoinSet::new();
     loop {
         tokio::select! {

@@ -80,9 +80,10 @@ pub struct Stats {
     pub not_tied: [u64; NotTied::ALL.len()],
     /// Later copies sent by the timer.
     pub tie_delays: u64,
-    /// Realised minus asked tie delay, median, in microseconds (upper bound of its bucket).
+    /// How far the realised tie delay was from the asked one, either way: median, in microseconds (upper bound of its
+    /// bucket).
     pub tie_overshoot_p50_us: u64,
-    /// Realised minus asked tie delay, 99th percentile, in microseconds (upper bound of its bucket).
+    /// The same, 99th percentile.
     pub tie_overshoot_p99_us: u64,
 }
 

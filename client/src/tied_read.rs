@@ -97,6 +97,8 @@ pub(crate) struct Running<'v> {
     pub(crate) copies: SmallVec<[Copy; 3]>,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) alarm: Alarm,
+    /// When the next copy is due and when to be woken for it.
+    copy_alarm: Option<(Moment, Moment)>,
     pub(crate) deadline: Duration,
     /// When the caller meant to send.
     pub(crate) planned: Moment,
@@ -121,6 +123,7 @@ impl<'v> Running<'v> {
             copies: SmallVec::new(),
             mailbox: Arc::default(),
             alarm: view.shared.connections().timer.alarm(),
+            copy_alarm: None,
             deadline,
             planned,
             winner: None,
@@ -136,14 +139,29 @@ impl<'v> Running<'v> {
         }
         let Some((timer, at)) = self.race.next_due() else { return Poll::Pending };
         let now = clock::now();
-        if now < at {
-            self.alarm.set(at, context.waker());
+        let wake_at = if timer == Timer::NextCopy { self.copy_alarm(at, now) } else { at };
+        if now < wake_at {
+            self.alarm.set(wake_at, context.waker());
             return Poll::Pending;
         }
         if timer == Timer::NextCopy {
-            self.view.shared.connections().counters.tie_overshoot.add(now.since(at));
+            let counters = &self.view.shared.connections().counters;
+            counters.tie_overshoot.add(now.since(at).max(at.since(now)));
         }
         Poll::Ready(Event::Timer(timer))
+    }
+
+    /// When to be woken for a copy that is due at `at`: earlier by what alarms usually come late, but by no more than
+    /// half of the wait. Said once per copy.
+    fn copy_alarm(&mut self, at: Moment, now: Moment) -> Moment {
+        match self.copy_alarm {
+            Some((known, alarm)) if known == at => alarm,
+            _ => {
+                let lead = self.view.shared.connections().timer.lead().min(at.since(now) / 2);
+                self.copy_alarm = Some((at, at - lead));
+                at - lead
+            }
+        }
     }
 
     /// Gives the race an event and does what it says.
@@ -154,9 +172,14 @@ impl<'v> Running<'v> {
             next += 1;
             let by_timer = matches!(event, Event::Timer(_));
             let now = clock::now();
+            // One that was woken for a little early is due all the same.
+            let due = match event {
+                Event::Timer(timer) => self.race.armed(timer).map_or(now, |at| at.max(now)),
+                _ => now,
+            };
             let mut actions = std::mem::take(&mut self.actions);
             let ways = TableWays { table: &self.chosen.table, cap: self.view.shared.config().tie_delay_cap };
-            self.view.own.lock().ask(&mut self.race, event, now, self.chosen.policy, &ways, &mut actions);
+            self.view.own.lock().ask(&mut self.race, event, due, self.chosen.policy, &ways, &mut actions);
             for action in actions.drain(..) {
                 match action {
                     Action::Send(send) => events.extend(self.send(send, by_timer, now)),

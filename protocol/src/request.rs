@@ -229,6 +229,14 @@ pub enum AdminOperation {
     },
     /// Sets the cluster-wide ceiling of read policies.
     SetCeiling(crate::hello::Ceiling),
+    /// Steps the wall clock as this node sees it, for tests: later steps add up. Refused unless the node was started
+    /// for tests.
+    StepClock {
+        /// Forward or back.
+        ahead: bool,
+        /// How far, milliseconds; at most ten years.
+        by_ms: u64,
+    },
 }
 
 /// One administrative request.

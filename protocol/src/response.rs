@@ -19,8 +19,6 @@ pub mod flags {
     pub const DRAINING: u8 = 1 << 3;
     /// A storage error happened lately: send no first copies here.
     pub const STORAGE_SUSPECT: u8 = 1 << 4;
-    /// The topology changed since this connection's last copy of it: ask again.
-    pub const TOPOLOGY_CHANGED: u8 = 1 << 5;
 }
 
 /// How a node served one copy; in every answer, good or not.

@@ -33,10 +33,19 @@ pub(crate) struct Threads {
 impl Threads {
     /// Starts them; true if the cancel channel's got real-time priority.
     pub(crate) fn start(wanted: Priority) -> Result<(Self, bool), NodeError> {
-        let (clients, ()) = IoThread::start("tiedkv-clients", || ())?;
+        let (clients, ()) = IoThread::start("tiedkv-clients", move || prompt(wanted))?;
         let (peers, ()) = IoThread::start("tiedkv-peers", || ())?;
         let (cancels, realtime) = IoThread::start("tiedkv-cancels", move || wanted == Priority::Auto && raised())?;
         Ok((Self { clients, peers, cancels }, realtime))
+    }
+}
+
+/// Asks for a short slice, if priorities may be touched; without one wake-ups take longer on a busy machine.
+pub(crate) fn prompt(wanted: Priority) {
+    if wanted == Priority::Auto
+        && let Err(error) = priority::shorten_slice()
+    {
+        tracing::debug!(%error, "the thread keeps its slice");
     }
 }
 
@@ -206,5 +215,6 @@ pub(crate) fn request(config: &Config, node: NodeId, realtime: bool) -> RequestC
         chunk_max: config.chunk_max,
         start_records_max: config.start_records_max,
         nice_workers: config.thread_priority == Priority::Auto && !realtime,
+        prompt_workers: config.thread_priority == Priority::Auto,
     }
 }

@@ -14,6 +14,7 @@ mod bad_input;
 mod bed;
 mod bench;
 mod cancels;
+mod clock;
 mod conditional;
 mod demo;
 mod failing_disk;

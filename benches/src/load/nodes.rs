@@ -19,6 +19,20 @@ const REST_DEADLINE: Duration = Duration::from_secs(5);
 /// How often the counters are read while waiting.
 const REST_POLL: Duration = Duration::from_millis(20);
 
+/// Counters that stand still in a quiet cluster: name for people, place in the page of counters.
+const TROUBLES: [(&str, &str); 10] = [
+    ("copies set aside", "/path/set_aside"),
+    ("copies refused by nodes", "/path/answered_refused"),
+    ("storage errors", "/path/storage_errors"),
+    ("early cancels lost", "/path/early_cancels_lost"),
+    ("cancels ignored", "/path/cancels_ignored"),
+    ("cancels dropped, queue full", "/cancels/dropped_full"),
+    ("cancels dropped, no link", "/cancels/dropped_unlinked"),
+    ("cancel links dialled", "/cancels/dialled"),
+    ("client handshakes", "/clients/handshakes"),
+    ("stalled us", "/path/stalled_us"),
+];
+
 /// All members of a cluster, as a run talks to them.
 #[derive(Clone, Debug)]
 pub struct Nodes {
@@ -145,6 +159,24 @@ impl Nodes {
             }
             tokio::time::sleep(REST_POLL).await;
         }
+    }
+
+    /// What should not happen in a quiet cluster, over all nodes, by name: counts since the nodes started, and the sum
+    /// of their terms of Raft (it grows with elections).
+    ///
+    /// # Errors
+    /// When a node does not answer.
+    pub async fn troubles(&self) -> Result<Vec<(&'static str, u64)>> {
+        let counters = self.all(&AdminOperation::Counters).await?;
+        let status = self.all(&AdminOperation::Status).await?;
+        let parse = |pages: Vec<Bytes>| -> Result<Vec<Value>> {
+            pages.iter().map(|page| serde_json::from_slice(page).context("a page of a node")).collect()
+        };
+        let (counters, status) = (parse(counters)?, parse(status)?);
+        let sum = |pages: &[Value], path: &str| pages.iter().filter_map(|page| page.pointer(path)?.as_u64()).sum();
+        let mut troubles: Vec<_> = TROUBLES.map(|(name, path)| (name, sum(&counters, path))).to_vec();
+        troubles.push(("terms", sum(&status, "/replica/term")));
+        Ok(troubles)
     }
 
     /// One counter of the request path, over all nodes.

@@ -2,8 +2,10 @@
 //! the node was started for them, membership and ceiling by the replica.
 
 use super::status::Observer;
+use crate::clock;
 use bytes::Bytes;
 use std::sync::Arc;
+use std::time::Duration;
 use tiedkv_protocol::codec;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::request::AdminOperation;
@@ -62,6 +64,10 @@ impl Desk {
             AdminOperation::FailReads { on } => {
                 self.need(node.allow_faults, "allow_faults")?;
                 node.path.fail_reads(on);
+            }
+            AdminOperation::StepClock { ahead, by_ms } => {
+                self.need(node.allow_faults, "allow_faults")?;
+                clock::step_wall_clock(ahead, Duration::from_millis(by_ms));
             }
             AdminOperation::MemberAdd { .. }
             | AdminOperation::MemberRemove { .. }

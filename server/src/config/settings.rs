@@ -164,12 +164,12 @@ settings! {
     cancel_ping "cancel_ping_us": Duration = "100000", micros(1_000, 10_000_000);
     /// Most cancels that wait for one peer; one more is dropped and costs a duplicate.
     cancel_queue_max "cancel_queue_max": usize = "4096", count(1, 1 << 20);
-    /// Priority of the cancel thread (and of the workers below it): `auto` or `off`.
+    /// Priority of the cancel thread and of workers below it, slices of threads that serve reads: `auto` or `off`.
     thread_priority "thread_priority": Priority = "auto", word(&[("auto", Priority::Auto), ("off", Priority::Off)]);
 
     /// Lets clients disturb a modelled device at run time and record starts; for benchmarks.
     allow_disturb "allow_disturb": bool = "false", switch;
-    /// Lets clients drop cancels, hold the store back and fail reads at run time; for tests.
+    /// Lets clients drop cancels, hold the store back, fail reads and step the wall clock at run time; for tests.
     allow_faults "allow_faults": bool = "false", switch;
 }
 

@@ -137,11 +137,6 @@ impl PairHealth {
         quantile(self.flights.iter().copied(), share)
     }
 
-    /// Is there a connection?
-    pub fn is_connected(&self) -> bool {
-        self.connected
-    }
-
     fn expire(&mut self, now: Moment) {
         let limit = self.ping_pause * LOST_AFTER_PINGS;
         while let Some((_, sent)) = self.under_way.front() {

@@ -276,11 +276,6 @@ impl Group {
         self.topology.borrow().leader
     }
 
-    /// This replica leads.
-    pub fn is_leader(&self) -> bool {
-        self.leader() == Some(self.own)
-    }
-
     /// Members and leader, now and when they change.
     pub fn topology(&self) -> watch::Receiver<Topology> {
         self.topology.clone()

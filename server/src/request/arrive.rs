@@ -93,7 +93,6 @@ impl PathState {
         let arriving = Arriving {
             name: copy.name,
             tie: copy.request.tie.clone(),
-            connection: copy.caller.connection,
             deadline: copy.deadline,
             copy: Arc::clone(copy),
         };

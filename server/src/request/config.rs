@@ -38,6 +38,8 @@ pub struct RequestConfig {
     pub start_records_max: usize,
     /// Lower the priority of workers (nice +19): for machines where the cancel thread may not run SCHED_FIFO.
     pub nice_workers: bool,
+    /// Workers ask for a short slice, so that they are not late on a busy machine.
+    pub prompt_workers: bool,
 }
 
 impl RequestConfig {
@@ -59,6 +61,7 @@ impl RequestConfig {
             chunk_max: Duration::from_millis(100),
             start_records_max: 256 * 1024,
             nice_workers: false,
+            prompt_workers: false,
         }
     }
 

@@ -75,6 +75,8 @@ counters! {
     cancels_ignored,
     /// Cancels received before their copy (or for one that never comes).
     cancels_filed,
+    /// Early cancels that the ring lost to a bound before they were old: each may have cost a duplicate.
+    early_cancels_lost,
     /// Live lower bound of duplicates: running copies that learnt of another runner of their tie.
     duplicates_seen,
     /// Copies set aside at least once.

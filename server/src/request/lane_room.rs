@@ -31,11 +31,20 @@ struct LaneState {
     queue: Lane<Work>,
     aside: SetAside<Work>,
     disturbance: LaneDisturbance,
-    /// Workers that are parked for work, by their index in the node; the last one parked is woken first.
-    idle: SmallVec<[usize; 8]>,
+    /// Workers that are parked for work; the last one parked is woken first.
+    idle: SmallVec<[Idle; 8]>,
     barriers_asked: u64,
     barriers_open: BTreeSet<u64>,
     jobs_dropped: u64,
+}
+
+/// A parked worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Idle {
+    /// Its index in the node.
+    worker: usize,
+    /// It wakes by itself when the stall that holds the queue back is over: nothing needs to wake it.
+    until_stall_ends: bool,
 }
 
 /// Copies that were pushed out by what joined the lane: to be answered `Busy` once no lock is held.
@@ -128,7 +137,7 @@ impl LaneRoom {
     pub fn disturb(&self, disturbance: LaneDisturbance) -> SmallVec<[usize; 8]> {
         let mut lane = self.lane.lock();
         lane.disturbance = disturbance;
-        std::mem::take(&mut lane.idle)
+        lane.take_idle()
     }
 
     /// A copy joins the end of its class. Call with its stripe locked.
@@ -182,7 +191,7 @@ impl LaneRoom {
     /// What a worker does next. When it is to park it is on the list of idle workers already.
     pub fn next(&self, worker: usize, now: Moment) -> Next {
         let mut lane = self.lane.lock();
-        lane.idle.retain(|idle| *idle != worker);
+        lane.idle.retain(|idle| idle.worker != worker);
         let shed = lane.admit_jobs(now);
         if !shed.is_empty() {
             return Next::Shed(shed);
@@ -197,7 +206,7 @@ impl LaneRoom {
         }
         let stall_end = stalled.filter(|_| !lane.queue.is_empty());
         let wake_at = stall_end.into_iter().chain(lane.disturbance.next_job()).min();
-        lane.idle.push(worker);
+        lane.idle.push(Idle { worker, until_stall_ends: stall_end.is_some() });
         self.note(lane);
         Next::Park(wake_at)
     }
@@ -257,7 +266,7 @@ impl LaneRoom {
         let queued = lane.queue.drain();
         let aside = lane.aside.drain().into_iter().map(|waiting| waiting.item);
         let copies = queued.into_iter().chain(aside).filter_map(copy_of).collect();
-        let idle = std::mem::take(&mut lane.idle);
+        let idle = lane.take_idle();
         self.note(lane);
         (copies, idle)
     }
@@ -268,13 +277,13 @@ impl LaneRoom {
     }
 
     fn joined(&self, mut lane: MutexGuard<'_, LaneState>, shed: Shed) -> Joined {
-        let wake = lane.idle.pop();
+        let wake = lane.whom_to_wake();
         self.note(lane);
         Joined::Queued { wake, shed }
     }
 
     fn wake_after(&self, mut lane: MutexGuard<'_, LaneState>) -> Option<usize> {
-        let wake = lane.idle.pop();
+        let wake = lane.whom_to_wake();
         self.note(lane);
         wake
     }
@@ -286,6 +295,17 @@ impl LaneRoom {
 }
 
 impl LaneState {
+    /// The worker that is to look at what has just joined the queue. One that a stall holds back looks at the end of
+    /// the stall anyway; to wake it again would leave the others asleep with work in the queue.
+    fn whom_to_wake(&mut self) -> Option<usize> {
+        let at = self.idle.iter().rposition(|idle| !idle.until_stall_ends)?;
+        Some(self.idle.remove(at).worker)
+    }
+
+    fn take_idle(&mut self) -> SmallVec<[usize; 8]> {
+        std::mem::take(&mut self.idle).into_iter().map(|idle| idle.worker).collect()
+    }
+
     /// Background jobs that arrived by now join the queue, before anything else joins or leaves it: so the order of
     /// the queue is the order of arrival without a thread that makes jobs.
     fn admit_jobs(&mut self, now: Moment) -> Shed {
@@ -316,3 +336,7 @@ fn copy_of(work: Work) -> Option<Arc<HeldCopy>> {
         Work::Job(_) => None,
     }
 }
+
+#[cfg(test)]
+#[path = "lane_room_test.rs"]
+mod tests;

@@ -151,7 +151,7 @@ impl RequestPath {
     }
 
     /// Bits of [`tiedkv_protocol::response::flags`] that the operator or the node adds to every answer
-    /// (`TIES_OFF`, `NO_EXTRA_COPIES`, `TOPOLOGY_CHANGED`).
+    /// (`TIES_OFF`, `NO_EXTRA_COPIES`).
     pub fn set_flags(&self, flags: u8) {
         self.path().set_flags(flags);
     }
@@ -195,8 +195,10 @@ impl RequestPath {
 
     /// The counters.
     pub fn counters(&self) -> CountersSnapshot {
-        let jobs_dropped = self.path().lanes.iter().map(|lane| lane.jobs_dropped()).sum();
-        CountersSnapshot { jobs_dropped, ..self.path().counters.snapshot() }
+        let path = self.path();
+        // Kept where they happen, under a lock that is held then anyway.
+        let jobs_dropped = path.lanes.iter().map(|lane| lane.jobs_dropped()).sum();
+        CountersSnapshot { jobs_dropped, early_cancels_lost: path.early_cancels_lost(), ..path.counters.snapshot() }
     }
 
     /// The state of lanes and storage.

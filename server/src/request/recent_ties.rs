@@ -94,6 +94,7 @@ pub struct RecentTies {
     filers: HashMap<Filer, usize, RandomState>,
     serial: u64,
     evicted: u64,
+    cancels_lost: u64,
 }
 
 impl RecentTies {
@@ -107,6 +108,7 @@ impl RecentTies {
             filers: HashMap::default(),
             serial: 0,
             evicted: 0,
+            cancels_lost: 0,
         }
     }
 
@@ -119,11 +121,13 @@ impl RecentTies {
         let of_caller = self.callers.get(&race.caller).copied().unwrap_or(0);
         let of_filer = self.filers.get(&filer).copied().unwrap_or(0);
         if of_caller >= self.bounds.caller_entries_max || of_filer >= self.bounds.filer_entries_max {
+            self.cancels_lost += u64::from(filer != Filer::Here);
             return Filed::OverShare;
         }
         while self.order.len() >= self.bounds.entries_max.max(1) {
             self.evicted += 1;
-            self.drop_front();
+            let filer = self.drop_front();
+            self.cancels_lost += u64::from(filer.is_some_and(|filer| filer != Filer::Here));
         }
         self.serial += 1;
         let serial = self.serial;
@@ -148,7 +152,7 @@ impl RecentTies {
     pub fn evict(&mut self, race: &Race, filer: Filer) -> bool {
         let serial =
             self.races.get(race).and_then(|entries| entries.iter().find(|e| e.filer == filer)).map(|e| e.serial);
-        serial.is_some_and(|serial| self.remove(race, serial))
+        serial.is_some_and(|serial| self.remove(race, serial).is_some())
     }
 
     /// How many entries stand in it, old ones included.
@@ -161,9 +165,15 @@ impl RecentTies {
         self.races.is_empty()
     }
 
-    /// How many entries made room for others before they were old: each may have cost a duplicate.
+    /// How many entries made room for others before they were old.
     pub fn evicted_total(&self) -> u64 {
         self.evicted
+    }
+
+    /// How many early cancels and early withdraws made room for others before they were old, or were not filed
+    /// because a share was used up: each may have cost a duplicate.
+    pub fn cancels_lost_total(&self) -> u64 {
+        self.cancels_lost
     }
 
     /// All entries, sorted.
@@ -188,22 +198,22 @@ impl RecentTies {
         }
     }
 
-    fn drop_front(&mut self) {
-        if let Some(slot) = self.order.pop_front() {
-            self.remove(&slot.race, slot.serial);
-        }
+    fn drop_front(&mut self) -> Option<Filer> {
+        let slot = self.order.pop_front()?;
+        self.remove(&slot.race, slot.serial)
     }
 
-    fn remove(&mut self, race: &Race, serial: u64) -> bool {
-        let Some(entries) = self.races.get_mut(race) else { return false };
-        let Some(index) = entries.iter().position(|entry| entry.serial == serial) else { return false };
+    /// Removes an entry; who had filed it.
+    fn remove(&mut self, race: &Race, serial: u64) -> Option<Filer> {
+        let entries = self.races.get_mut(race)?;
+        let index = entries.iter().position(|entry| entry.serial == serial)?;
         let filer = entries.swap_remove(index).filer;
         if entries.is_empty() {
             self.races.remove(race);
         }
         lower(&mut self.callers, &race.caller);
         lower(&mut self.filers, &filer);
-        true
+        Some(filer)
     }
 }
 

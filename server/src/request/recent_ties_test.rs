@@ -47,8 +47,11 @@ fn recent_ties_a_full_ring_evicts_the_oldest() {
     }
     assert_eq!(ring.len(), 8);
     assert_eq!(ring.evicted_total(), 1);
+    assert_eq!(ring.cancels_lost_total(), 0, "the ended tie of this node costs nothing");
     assert_eq!(ring.entry(&race(0, 0), Filer::Here, Moment(9)), None);
     assert!(ring.entry(&race(2, 8), Filer::Here, Moment(9)).is_some());
+    assert_eq!(ring.file(race(1, 9), Filer::Here, N, Moment(9)), Filed::New);
+    assert_eq!((ring.evicted_total(), ring.cancels_lost_total()), (2, 1), "a peer's cancel may cost a duplicate");
 }
 
 #[test]
@@ -59,6 +62,7 @@ fn recent_ties_a_flood_of_one_caller_or_one_peer_keeps_to_its_share() {
         (0..100_u128).filter(|tie| ring.file(race(caller, 1000 + tie), filer, N, Moment(0)) == Filed::New).count()
     };
     assert_eq!(flood(&mut ring, 1, Filer::Client), 6);
+    assert_eq!(ring.cancels_lost_total(), 94, "what was over the share");
     assert!(ring.entry(&race(2, 0), Filer::Here, Moment(0)).is_some(), "the other caller's entry stays");
     let mut ring = RecentTies::new(RecentTiesBounds { entries_max: 64, caller_entries_max: 64, ..bounds() });
     assert_eq!(flood(&mut ring, 1, Filer::Peer(NodeId(1))), 6);

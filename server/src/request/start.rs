@@ -10,6 +10,7 @@
 //! timed wait.
 
 use crate::clock;
+use crate::peer::priority::shorten_slice;
 use crate::request::copy_state::Verdict;
 use crate::request::end::{Silent, expired, on_the_way_out, storage_latched};
 use crate::request::execute::{Ready, execute, ready};
@@ -50,6 +51,11 @@ impl Worker {
     /// Works until the path closes.
     pub(crate) fn run(self) {
         sharpen_timers();
+        if self.path.config.prompt_workers
+            && let Err(error) = shorten_slice()
+        {
+            tracing::debug!(%error, "a worker keeps its slice");
+        }
         if self.path.config.nice_workers && rustix::process::nice(19).is_err() {
             tracing::debug!("a worker keeps its priority");
         }

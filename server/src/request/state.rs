@@ -115,6 +115,11 @@ impl PathState {
         &self.stripes[race.stripe(STRIPES)]
     }
 
+    /// Early cancels that the rings of all stripes lost to their bounds.
+    pub(crate) fn early_cancels_lost(&self) -> u64 {
+        self.stripes.iter().map(|stripe| stripe.lock().recent().cancels_lost_total()).sum()
+    }
+
     pub(crate) fn desk(&self, caller: CallerId) -> &Mutex<Desk<Arc<HeldCopy>>> {
         &self.desks[(caller.0 as usize ^ (caller.0 >> 64) as usize) % DESKS]
     }

@@ -32,8 +32,6 @@ pub struct Arriving<C> {
     pub name: CopyName,
     /// Its tie, already checked against this node and the membership; `None` for an untied copy.
     pub tie: Option<Tie>,
-    /// The client connection, unique within the process.
-    pub connection: u64,
     /// When its caller stops waiting, on this node's clock.
     pub deadline: Moment,
     /// The handle whose word is raced for; its phase is queued.
@@ -155,7 +153,6 @@ pub enum WithdrawOutcome<C> {
 struct Entry<C> {
     copy: C,
     tie: Option<Tie>,
-    connection: u64,
     deadline: Moment,
     aside_until: Option<Moment>,
 }
@@ -196,7 +193,7 @@ impl<C: StateCell + Clone> TieTable<C> {
 
     /// A copy arrives: early cancels are judged against the names it carries, and it is registered, in one step.
     pub fn arrive(&mut self, arriving: Arriving<C>, now: Moment) -> Arrival {
-        let Arriving { name, tie, connection, deadline, copy } = arriving;
+        let Arriving { name, tie, deadline, copy } = arriving;
         let race = name.race();
         if self.copies.contains_key(&race) {
             return Arrival::Duplicate;
@@ -211,7 +208,7 @@ impl<C: StateCell + Clone> TieTable<C> {
                 Filer::Client | Filer::Peer(_) => {}
             }
         }
-        self.copies.insert(race, Entry { copy, tie, connection, deadline, aside_until: None });
+        self.copies.insert(race, Entry { copy, tie, deadline, aside_until: None });
         Arrival::Queue
     }
 
@@ -292,15 +289,6 @@ impl<C: StateCell + Clone> TieTable<C> {
             EndStep::Asked => WithdrawOutcome::Stop { copy: entry.copy.clone() },
             EndStep::Nothing => WithdrawOutcome::Ignored,
         }
-    }
-
-    /// A client connection is gone: each of its copies is withdrawn. Looks at every copy of the stripe; a
-    /// connection that knows its own copies may call [`TieTable::withdraw`] for each instead.
-    pub fn connection_lost(&mut self, connection: u64, now: Moment) -> Vec<(CopyName, WithdrawOutcome<C>)> {
-        let of_connection = self.copies.iter().filter(|(_, entry)| entry.connection == connection);
-        let mut names: Vec<CopyName> = of_connection.map(|(race, entry)| name_of(race, entry)).collect();
-        names.sort_unstable();
-        names.into_iter().map(|name| (name, self.withdraw(&name, now))).collect()
     }
 
     /// A started copy's work is done, well or badly (an answer), or its deadline is over. [`Verdict::Answer`]: send

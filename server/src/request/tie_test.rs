@@ -36,7 +36,7 @@ fn arriving(name: CopyName) -> Arriving<Phase> {
         }
         Which::Untied { .. } => None,
     };
-    Arriving { name, tie, connection: LINK, deadline: NOW + 1000 * MS, copy: Phase::Queued }
+    Arriving { name, tie, deadline: NOW + 1000 * MS, copy: Phase::Queued }
 }
 
 /// A table on which the copy of this name is queued.
@@ -266,21 +266,6 @@ fn tie_withdraw_of_another_number_changes_nothing() {
     let mut table = running(tied(0));
     assert_eq!(table.withdraw(&tied(1), NOW), WithdrawOutcome::Ignored);
     assert_eq!(phase(&table, tied(0)), Some(Phase::Running));
-}
-
-#[test]
-fn tie_connection_lost_withdraws_its_copies_and_no_others() {
-    let mut table = running(tied(0));
-    for name in [untied(1), untied(2)] {
-        assert_eq!(table.arrive(arriving(name), NOW), Arrival::Queue);
-    }
-    let other = CopyName { caller: CALLER, which: Which::Untied { connection: 5, request: RequestId(1) } };
-    assert_eq!(table.arrive(Arriving { connection: 5, ..arriving(other) }, NOW), Arrival::Queue);
-    let outcomes = table.connection_lost(LINK, NOW);
-    assert_eq!(outcomes.len(), 3);
-    assert_eq!(phase(&table, tied(0)), Some(Phase::RunningWithdrawAsked));
-    assert_eq!(phase(&table, other), Some(Phase::Queued));
-    assert_eq!(table.len(), 2);
 }
 
 // ---- deadline --------------------------------------------------------------------------------------------

@@ -53,11 +53,6 @@ impl MemoryStore {
         }
     }
 
-    /// Keys in the newest applied state, published or not.
-    pub fn key_count(&self) -> usize {
-        self.applied.lock().newest.map.len()
-    }
-
     // Called with the apply lock held, so that listeners see positions in order.
     fn publish(&self, applied: &Applied) {
         if self.published.load().position == applied.newest.position {

@@ -136,6 +136,7 @@ pub async fn serve(door: Arc<Door>, greeted: Greeted) {
     let session = Session::new(door.clone(), caller, replies.clone());
     let mut tasks = JoinSet::new();
     tasks.spawn(write(door.clone(), connection.clone(), send, replies.clone()));
+    tasks.spawn(close_on_overflow(connection.clone(), replies.clone()));
     tasks.spawn(announce(told, changes, replies.clone()));
     tasks.spawn(take_large(session.clone(), connection.clone()));
     let end = read(&session, recv, decoder).await;
@@ -172,14 +173,17 @@ async fn read(session: &Session, mut recv: RecvStream, mut decoder: FrameDecoder
     }
 }
 
+/// Closes the connection when more answers wait than may, also while a write waits for the client. A task of its own,
+/// so that the writer's wake-ups poll nothing but the writer.
+async fn close_on_overflow(connection: Connection, replies: Arc<Replies>) {
+    let overflow = replies.overflow().await;
+    connection.close(CLOSE_OVER_LIMIT, overflow.to_string().as_bytes());
+}
+
 /// The writer: one write per wake-up. Closes the connection when the client does not read, and after the last
 /// answers when the node stops; the reader then sees the end.
 async fn write(door: Arc<Door>, connection: Connection, mut send: SendStream, replies: Arc<Replies>) {
-    let end = tokio::select! {
-        end = write_until_end(&door, &connection, &mut send, &replies) => end,
-        // Also while a write waits for the client.
-        overflow = replies.overflow() => End::new(CLOSE_OVER_LIMIT, overflow.to_string()),
-    };
+    let end = write_until_end(&door, &connection, &mut send, &replies).await;
     connection.close(end.code, end.reason.as_bytes());
 }
 
@@ -190,6 +194,8 @@ async fn write_until_end(
     replies: &Arc<Replies>,
 ) -> End {
     let mut phase = door.phase.clone();
+    // Made once: a new one per wake-up would join and leave the list of those who wait for the phase each time.
+    let mut closing = std::pin::pin!(reached(&mut phase, Phase::Closing));
     let mut large = JoinSet::new();
     let stalled = door.limits.replies_stalled_max;
     let too_slow =
@@ -197,7 +203,7 @@ async fn write_until_end(
     loop {
         let batch = tokio::select! {
             batch = replies.batch() => batch,
-            () = reached(&mut phase, Phase::Closing) => return flush(send, large, replies).await,
+            () = &mut closing => return flush(send, large, replies).await,
         };
         while large.try_join_next().is_some() {}
         for frame in batch.large {

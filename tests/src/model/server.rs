@@ -56,7 +56,6 @@ fn arriving(message: &CopyMessage) -> Arriving<Handle> {
     Arriving {
         name: message.name,
         tie: message.tie.clone(),
-        connection: u64::from(message.connection),
         deadline: DEADLINE,
         copy: Handle { phase: Phase::Queued, copy: message.copy, connection: message.connection },
     }
@@ -314,17 +313,14 @@ fn force(world: &mut World, s: usize, race: &Race) {
 /// The server notices that a connection is gone.
 pub(super) fn notice(config: &Config, world: &mut World, s: usize, connection: u8) {
     world.server(s).unnoticed.retain(|dead| *dead != connection);
-    let names: Vec<CopyName> = if config.has(Planted::AsideLeaks) {
-        let server = &world.servers[s];
-        let waits = |name: &CopyName| {
-            server.table.copy(name).is_some_and(|h| h.connection == connection && h.phase != Phase::SetAside)
-        };
-        server.table.sorted().into_iter().map(|(name, _)| name).filter(waits).collect()
-    } else {
-        let outcomes = world.server(s).table.connection_lost(u64::from(connection), NOW);
-        outcomes.into_iter().for_each(|(_, outcome)| withdrawn(world, s, outcome));
-        Vec::new()
+    // As the node does: its desk knows the copies of each connection, and each is withdrawn by its name.
+    let server = &world.servers[s];
+    let leaks = |handle: &Handle| config.has(Planted::AsideLeaks) && handle.phase == Phase::SetAside;
+    let of_connection = |name: &CopyName| {
+        server.table.copy(name).is_some_and(|handle| handle.connection == connection && !leaks(handle))
     };
+    let names: Vec<CopyName> =
+        server.table.sorted().into_iter().map(|(name, _)| name).filter(of_connection).collect();
     for name in names {
         let outcome = world.server(s).table.withdraw(&name, NOW);
         withdrawn(world, s, outcome);

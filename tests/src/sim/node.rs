@@ -164,7 +164,7 @@ impl Node {
         let deadline = now + if self.wrong_clock { Duration::ZERO } else { copy.time_left };
         let info = CopyInfo { message: copy, connection, caller, lane, admitted: now, started: None, left };
         let sight = sight(&info);
-        let arriving = Arriving { name, tie, connection, deadline, copy: Phase::Queued };
+        let arriving = Arriving { name, tie, deadline, copy: Phase::Queued };
         match self.table.arrive(arriving, now) {
             Arrival::Queue => {}
             Arrival::CancelledEarly { .. } => {

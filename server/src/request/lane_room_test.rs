@@ -1,0 +1,91 @@
+//! Who is woken for what joins a lane, also while a stall holds it back; jobs that find it full.
+
+use super::*;
+use crate::request::doors::{Caller, ReplySink};
+use crate::request::held::Admission;
+use crate::request::test_support::read;
+use crate::storage::device::ModelledConfig;
+use crate::storage::disturbance::{DevicePhase, LaneName};
+use bytes::Bytes;
+use std::time::Duration;
+use tiedkv_protocol::ids::{CallerId, NodeId};
+use tiedkv_protocol::request::Disturbance;
+use tiedkv_protocol::response::ReadReply;
+
+const MS: Duration = Duration::from_millis(1);
+const MODEL: ModelledConfig = ModelledConfig { mean_service: MS, seed: 1, disturbance_allowed: true };
+
+struct Nobody;
+
+impl ReplySink for Nobody {
+    fn read_reply(&self, _: ReadReply, _: Bytes) {}
+}
+
+fn room() -> LaneRoom {
+    LaneRoom::new(100, 8, Position(0))
+}
+
+fn join(room: &LaneRoom, request: u64, now: Moment) -> Option<usize> {
+    let caller = Caller { id: CallerId(7), connection: 1, replies: Arc::new(Nobody) };
+    let admission = Admission { lane: 0, admitted: now, deadline: now + 1_000 * MS, barrier: None };
+    match room.join(&Arc::new(HeldCopy::new(caller, read(request), admission)), now) {
+        Joined::Queued { wake, .. } => wake,
+        Joined::Full => panic!("there is room"),
+    }
+}
+
+fn park(room: &LaneRoom, worker: usize, now: Moment) -> Option<Moment> {
+    match room.next(worker, now) {
+        Next::Park(until) => until,
+        Next::Work(..) | Next::Shed(_) => panic!("nothing can start"),
+    }
+}
+
+/// A moment within a stall, and the end of it.
+fn stall(room: &LaneRoom) -> (Moment, Moment) {
+    let lane = LaneName { node: NodeId(1), lane: 0, workers: 3 };
+    let asked = Disturbance { stall_share: 0.5, stall_us: 100_000, ..Disturbance::default() };
+    let shown = Disturbance { stall_after_start: true, ..asked.clone() };
+    let pace = LaneDisturbance::new(&shown, &MODEL, lane, Moment(0), 0).pace;
+    let at = (0..1_000).map(|step| Moment(0) + MS * step).find_map(|now| match pace.phase(now, MS) {
+        DevicePhase::Stalled(end) if end.since(now) > 20 * MS => Some((now, end)),
+        _ => None,
+    });
+    room.disturb(LaneDisturbance::new(&asked, &MODEL, lane, Moment(0), 0));
+    at.expect("half of the time is stalled")
+}
+
+#[test]
+fn lane_room_wakes_the_last_one_parked_once() {
+    let room = room();
+    assert_eq!((park(&room, 0, Moment(0)), park(&room, 1, Moment(0))), (None, None));
+    assert_eq!([1, 2, 3].map(|request| join(&room, request, Moment(0))), [Some(1), Some(0), None]);
+}
+
+#[test]
+fn lane_room_a_stall_wakes_each_worker_at_most_once_and_holds_none_back_after_it() {
+    let room = room();
+    let (now, end) = stall(&room);
+    (0..3).for_each(|worker| assert_eq!(park(&room, worker, now), None, "nothing waits"));
+    assert_eq!(join(&room, 1, now), Some(2));
+    assert_eq!(park(&room, 2, now), Some(end), "it has to know when to look again");
+    // The one that waits for the end of the stall is not woken again: the next gets its turn.
+    assert_eq!(join(&room, 2, now), Some(1));
+    assert_eq!(park(&room, 1, now), Some(end));
+    assert_eq!(join(&room, 3, now), Some(0));
+    assert_eq!(park(&room, 0, now), Some(end));
+    assert_eq!(join(&room, 4, now), None, "all look at the end of the stall");
+    (0..3).for_each(|worker| assert!(matches!(room.next(worker, end), Next::Work(..)), "each finds work"));
+}
+
+#[test]
+fn lane_room_jobs_that_find_no_room_are_counted() {
+    let room = LaneRoom::new(1, 8, Position(0));
+    let lane = LaneName { node: NodeId(1), lane: 0, workers: 1 };
+    let asked = Disturbance { jobs_load: 0.9, ..Disturbance::default() };
+    room.disturb(LaneDisturbance::new(&asked, &MODEL, lane, Moment(0), 0));
+    join(&room, 1, Moment(0));
+    assert_eq!(room.jobs_dropped(), 0);
+    assert!(matches!(room.next(0, Moment(0) + 100 * MS), Next::Work(..)), "the copy, which came first");
+    assert!(room.jobs_dropped() > 10, "of about 90 jobs none had a place");
+}
