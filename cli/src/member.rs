@@ -24,7 +24,7 @@ pub async fn run(args: &Member, format: Format) -> Result<End> {
     let client = connect(&args.connect).await?;
     match operation {
         None => list(&client, format)?,
-        Some(operation) => change(&client, operation).await?,
+        Some(operation) => change(&client, operation, format).await?,
     }
     client.close();
     Ok(End::Ok)
@@ -61,10 +61,13 @@ fn member(node: u64, address: &str, zone: &str) -> Result<hello::Member> {
     })
 }
 
-async fn change(client: &Client, operation: AdminOperation) -> Result<()> {
+async fn change(client: &Client, operation: AdminOperation, format: Format) -> Result<()> {
     let leader = client.topology().leader.context("no node leads (or nothing is replicated)")?;
     client.admin_within(leader, operation, CHANGE_DEADLINE).await?;
-    output::bytes(b"done\n")
+    match format {
+        Format::Json => output::json(&json!({ "done": true, "leader": leader.0 })),
+        Format::Table | Format::Raw => output::bytes(b"done\n"),
+    }
 }
 
 fn list(client: &Client, format: Format) -> Result<()> {

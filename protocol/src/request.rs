@@ -229,6 +229,8 @@ pub enum AdminOperation {
     },
     /// Sets the cluster-wide ceiling of read policies.
     SetCeiling(crate::hello::Ceiling),
+    /// Returns the node's slow-read log (JSON in the payload).
+    SlowReads,
 }
 
 /// One administrative request.

@@ -182,6 +182,7 @@ fn administration() -> Vec<Sample> {
         ("MemberRemove", AdminOperation::MemberRemove { node: NodeId(4) }),
         ("TransferLeader", AdminOperation::TransferLeader { to: Some(NodeId(2)) }),
         ("SetCeiling", AdminOperation::SetCeiling(Ceiling::default())),
+        ("SlowReads", AdminOperation::SlowReads),
     ];
     operations
         .into_iter()

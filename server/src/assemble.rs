@@ -205,6 +205,7 @@ pub(crate) fn request(config: &Config, node: NodeId, realtime: bool) -> RequestC
         caller_rate_max: config.caller_rate_max,
         chunk_max: config.chunk_max,
         start_records_max: config.start_records_max,
+        slow_read: config.slow_read,
         nice_workers: config.thread_priority == Priority::Auto && !realtime,
     }
 }

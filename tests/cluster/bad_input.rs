@@ -7,7 +7,7 @@ use bytes::Bytes;
 use std::time::Duration;
 use tiedkv_benches::cluster::certs::{Authority, Validity};
 use tiedkv_client::options::{Level, ReadOptions};
-use tiedkv_protocol::error::ErrorCode;
+use tiedkv_protocol::error::{ErrorCode, Move};
 use tiedkv_protocol::frame::{self, FrameKind};
 use tiedkv_protocol::hello::{Hello, Notice};
 use tiedkv_protocol::identity::{ALPN_CANCEL, ALPN_CLIENT, Identity, NODE_DNS_NAME, Role};
@@ -150,6 +150,16 @@ async fn the_crate_refuses_what_no_node_would_take() {
     assert_eq!(bed.client.get_with(long, level).await.unwrap_err().code(), Some(ErrorCode::OverLimit));
     let value = Bytes::from(vec![0; VALUE_BYTES_MAX + 1]);
     assert_eq!(bed.client.put("key", value).await.unwrap_err().code(), Some(ErrorCode::OverLimit));
+    assert_eq!(bed.client.put("", "value").await.unwrap_err().code(), Some(ErrorCode::OverLimit));
+    let within = |deadline| ReadOptions {
+        level: Some(Level::Stale { bound: None }),
+        deadline: Some(deadline),
+        ..ReadOptions::default()
+    };
+    let none_left = bed.client.get_with("key", within(Duration::ZERO)).await.unwrap_err();
+    assert_eq!(none_left.caller_move(), Move::GiveUp, "{none_left}");
+    let year = bed.client.get_with("key", within(Duration::from_secs(365 * 24 * 3600))).await;
+    assert!(year.is_ok(), "a year is cut, not refused");
     still_works(&bed).await;
 }
 
@@ -184,7 +194,7 @@ async fn strangers_are_closed_and_the_next_client_is_served() {
     assert!(peer.contains("may not speak on the cancel port"), "{peer}");
 
     let other = tempfile::tempdir().unwrap();
-    Authority::create(other.path()).unwrap().issue_client("demo").unwrap();
+    Authority::create(other.path()).unwrap().issue_client("client", "demo").unwrap();
     std::fs::copy(certs.join("ca.pem"), other.path().join("ca.pem")).unwrap();
     let unknown = refused(&bed, other.path(), "client", ALPN_CLIENT).await;
     assert!(!unknown.is_empty());
@@ -236,4 +246,36 @@ async fn a_flood_of_handshakes_leaves_established_clients_their_deadlines() {
     }
     assert_eq!(flood.await.unwrap(), FLOOD);
     still_works(&bed).await;
+}
+
+#[tokio::test]
+async fn datagrams_and_bytes_that_are_nothing_are_dropped_on_every_port() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let bed = one_node().await;
+    let ports = bed.cluster.nodes()[0].ports();
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    for port in [ports.client(), ports.cancel()] {
+        for length in (0..1400).step_by(7) {
+            // Long headers of known and unknown versions, short headers, nothing at all.
+            let mut bytes: Vec<u8> = (0..length).map(|index| (index * 31 % 251) as u8).collect();
+            if let [first, ..] = &mut bytes[..] {
+                *first = [0xc0, 0x40, 0xff, 0x00][length % 4];
+            }
+            let _ = socket.send_to(&bytes, port);
+        }
+    }
+    for bytes in
+        [&b"\0\xff\0\xff"[..], &[b'x'; 100_000], b"GET /status HTTP/9.9\r\n\r\n", b"POST /status HTTP/1.1\r\n"]
+    {
+        let mut stream = tokio::net::TcpStream::connect(ports.admin()).await.unwrap();
+        // It may hang up before all is sent.
+        let _ = stream.write_all(bytes).await;
+        let _ = stream.shutdown().await;
+        let mut answer = Vec::new();
+        let _ = within("an answer or an end", stream.read_to_end(&mut answer)).await;
+        assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+    }
+    still_works(&bed).await;
+    let page = tiedkv_benches::cluster::admin_page::fetch(ports.admin(), "/livez", PATIENCE).await.unwrap();
+    assert_eq!(page.status, 200);
 }

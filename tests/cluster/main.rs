@@ -13,6 +13,7 @@
 mod bad_input;
 mod bed;
 mod bench;
+mod bystander;
 mod cancels;
 mod conditional;
 mod demo;
@@ -20,7 +21,9 @@ mod faults;
 mod ghost;
 mod lag;
 mod load;
+mod million;
 mod pages;
 mod replicated;
 mod tool;
+mod trust;
 mod wire;

@@ -98,7 +98,7 @@ settings! {
     peer_address "peer_address": SocketAddr = "127.0.0.1:7401", address;
     /// Where peers are listened to for cancels (QUIC).
     cancel_address "cancel_address": SocketAddr = "127.0.0.1:7402", address;
-    /// Where HTTP is served: /metrics, /livez, /readyz, /status. Not authenticated: keep it private.
+    /// Where HTTP is served: /metrics, /livez, /readyz, /status, /slow. Not authenticated: keep it private.
     admin_address "admin_address": SocketAddr = "127.0.0.1:7403", address;
     /// The members of the cluster, this node among them; empty: this node alone.
     members "members": Vec<MemberSetting> = "", list(|text| text.parse());
@@ -135,6 +135,8 @@ settings! {
     connection_writes_max "connection_writes_max": usize = "1024", count(1, 1 << 20);
     /// Start records kept while recording is on.
     start_records_max "start_records_max": usize = "262144", count(1, 1 << 24);
+    /// Reads that are on this node for this long or longer stand in the slow-read log; 0: none.
+    slow_read "slow_read_us": Duration = "100000", micros(0, 60_000_000);
 
     /// Most client connections; one more is refused.
     connections_max "connections_max": usize = "1024", count(1, 1 << 20);

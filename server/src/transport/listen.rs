@@ -7,6 +7,7 @@ use super::client_session::{greet, serve};
 use super::dispatch::Door;
 use super::quic::CLOSE_STRANGER;
 use super::tls::Credentials;
+use super::udp;
 use crate::shutdown::{Phase, reached};
 use quinn::{Connection, Endpoint, EndpointConfig, Incoming, ServerConfig, TokioRuntime};
 use std::io;
@@ -23,23 +24,8 @@ use tokio::time::timeout;
 /// When the socket cannot be opened.
 pub fn endpoint(address: SocketAddr, buffer_bytes: usize, config: ServerConfig) -> io::Result<Endpoint> {
     let socket = UdpSocket::bind(address)?;
-    grow_buffers(&socket, buffer_bytes);
+    udp::grow(&socket, buffer_bytes);
     Endpoint::new(EndpointConfig::default(), Some(config), socket, Arc::new(TokioRuntime))
-}
-
-/// Asks for socket buffers, reads back what was given, and says so once per process if it was less.
-fn grow_buffers(socket: &UdpSocket, wanted: usize) {
-    use rustix::net::sockopt;
-    static SAID: std::sync::Once = std::sync::Once::new();
-    let asked = sockopt::set_socket_recv_buffer_size(socket, wanted)
-        .and_then(|()| sockopt::set_socket_send_buffer_size(socket, wanted));
-    // The kernel doubles what was asked for, for its own bookkeeping (socket(7)).
-    let got = sockopt::socket_recv_buffer_size(socket).unwrap_or(0) / 2;
-    if asked.is_err() || got < wanted {
-        SAID.call_once(|| {
-            tracing::warn!(wanted, got, "UDP buffers are smaller than asked: raise net.core.rmem_max and wmem_max");
-        });
-    }
 }
 
 /// Counts what the accept loop does.
@@ -151,17 +137,17 @@ impl Visit {
             Ok(Err(error)) => return self.failed(from, &error.to_string()),
             Err(_) => return self.failed(from, "too slow"),
         };
-        let caller = match self.credentials.check_client(&connection) {
-            Ok((caller, name)) => {
-                tracing::debug!(%from, %name, %caller, "client connected");
-                caller
+        let client = match self.credentials.check_client(&connection) {
+            Ok(client) => {
+                tracing::debug!(%from, name = client.name, caller = %client.caller, "client connected");
+                client
             }
             Err(stranger) => {
                 connection.close(CLOSE_STRANGER, stranger.to_string().as_bytes());
                 return self.failed(from, &stranger.to_string());
             }
         };
-        let greeted = greet(&self.door, connection, caller).await;
+        let greeted = greet(&self.door, connection, client).await;
         drop(handshake);
         if let Some(greeted) = greeted {
             serve(self.door, greeted).await;
