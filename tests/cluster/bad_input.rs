@@ -6,14 +6,17 @@ use crate::wire::{Copy, Wire, endpoint, fresh_tie};
 use bytes::Bytes;
 use std::time::Duration;
 use tiedkv_benches::cluster::certs::{Authority, Validity};
+use tiedkv_client::conditional::Batch;
 use tiedkv_client::options::{Level, ReadOptions};
+use tiedkv_protocol::atomic::{Atomic, Operation};
 use tiedkv_protocol::error::{ErrorCode, Move};
 use tiedkv_protocol::frame::{self, FrameKind};
 use tiedkv_protocol::hello::{Hello, Notice};
 use tiedkv_protocol::identity::{ALPN_CANCEL, ALPN_CLIENT, Identity, NODE_DNS_NAME, Role};
 use tiedkv_protocol::ids::{ClientId, ClusterId, NodeId, RequestId};
-use tiedkv_protocol::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use tiedkv_protocol::request::Ping;
+use tiedkv_protocol::limits::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use tiedkv_protocol::request::{Ping, WriteOperation};
+use tiedkv_protocol::response::WriteReply;
 
 async fn wire(bed: &Bed) -> Wire {
     Wire::connect(&bed.cluster.certs(), bed.cluster.nodes()[0].ports().client()).await
@@ -151,6 +154,12 @@ async fn the_crate_refuses_what_no_node_would_take() {
     let value = Bytes::from(vec![0; VALUE_BYTES_MAX + 1]);
     assert_eq!(bed.client.put("key", value).await.unwrap_err().code(), Some(ErrorCode::OverLimit));
     assert_eq!(bed.client.put("", "value").await.unwrap_err().code(), Some(ErrorCode::OverLimit));
+    let many = (0..=BATCH_OPERATIONS_MAX).fold(Batch::new(), |batch, key| batch.put(format!("{key}"), "value"));
+    let heavy = Batch::new().put("a", vec![0; BATCH_BYTES_MAX - 1]).put("b", "value");
+    for batch in [many, heavy, Batch::new()] {
+        let refused = bed.client.batch(batch).await.unwrap_err();
+        assert_eq!(refused.code(), Some(ErrorCode::OverLimit), "{refused}");
+    }
     let within = |deadline| ReadOptions {
         level: Some(Level::Stale { bound: None }),
         deadline: Some(deadline),
@@ -278,4 +287,24 @@ async fn datagrams_and_bytes_that_are_nothing_are_dropped_on_every_port() {
     still_works(&bed).await;
     let page = tiedkv_benches::cluster::admin_page::fetch(ports.admin(), "/livez", PATIENCE).await.unwrap();
     assert_eq!(page.status, 200);
+}
+
+#[tokio::test]
+async fn batches_over_their_bounds_are_answered_by_their_own_id() {
+    let bed = one_node().await;
+    let mut wire = wire(&bed).await;
+    let put = |number: usize| Operation::Put { key: format!("{number}").into(), value: "value".into() };
+    let of = |count| Atomic { conditions: Vec::new(), operations: (0..count).map(put).collect() }.encode().unwrap();
+    for (name, payload, code) in [
+        ("too many", of(BATCH_OPERATIONS_MAX + 1), ErrorCode::OverLimit),
+        ("none", of(0), ErrorCode::OverLimit),
+        ("no batch", Bytes::from_static(b"\xff\xff\xff\xff"), ErrorCode::Malformed),
+        ("cut off", of(10).slice(..20), ErrorCode::Malformed),
+    ] {
+        let request = wire.write(WriteOperation::Atomic, &payload).await;
+        let reply: WriteReply = wire.next_of(FrameKind::WriteReply).await.message().unwrap();
+        let failure = reply.outcome.expect_err(name);
+        assert_eq!((reply.request, failure.code), (request, code), "{name}: {}", failure.message);
+    }
+    still_works(&bed).await;
 }

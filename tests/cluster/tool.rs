@@ -3,7 +3,7 @@
 use crate::bed::Bed;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
-use tiedkv_benches::cluster::Device;
+use tiedkv_benches::cluster::{Device, Storage};
 use tiedkv_protocol::ids::NodeId;
 
 /// Runs the tool with `input` on its standard input.
@@ -252,4 +252,24 @@ async fn settings_and_slow_reads_are_shown_with_their_sources() {
     let found = slow["reads"].as_array().unwrap().iter().find(|read| read["read"] == get["explain"]["read"]);
     let found = found.unwrap_or_else(|| panic!("{} is not in {slow:#}", get["explain"]["read"]));
     assert_eq!(found["copies"][0]["copy"]["end"], "answered", "{found:#}");
+}
+
+#[tokio::test]
+async fn a_write_whose_outcome_is_not_known_ends_with_five() {
+    let mut bed = Bed::with(3, |settings| {
+        settings.device = Device::Real;
+        settings.storage = Storage::Disk;
+    })
+    .await;
+    bed.client.put("key", "value").await.unwrap();
+    let leader = bed.client.topology().leader.unwrap();
+    // Only the leader is dialled: it takes the write, and nobody can acknowledge it.
+    let at = bed.cluster.nodes().iter().find(|node| node.id() == leader).unwrap().ports().client();
+    let url = format!("tiedkv://{at}/?{}&deadline=400ms", bed.cluster.url().split_once("/?").unwrap().1);
+    for node in bed.nodes().into_iter().filter(|node| *node != leader) {
+        bed.cluster.pause(node).unwrap();
+    }
+    let unknown = tool(&["put", "--cluster", &url, "-o", "json", "key", "other"], b"");
+    let error: serde_json::Value = serde_json::from_slice(&unknown.stderr).unwrap();
+    assert_eq!((code(&unknown), &error["error"]["kind"]), (Some(5), &"unknown-outcome".into()), "{error}");
 }
