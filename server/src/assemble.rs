@@ -177,7 +177,11 @@ pub(crate) fn session_limits(config: &Config) -> SessionLimits {
 
 /// Of the accept loop.
 pub(crate) fn connection_bounds(config: &Config) -> ConnectionBounds {
-    ConnectionBounds { handshakes_max: config.handshakes_max, connections_max: config.connections_max }
+    ConnectionBounds {
+        handshakes_max: config.handshakes_max,
+        handshake_rate_max: config.handshake_rate_max,
+        connections_max: config.connections_max,
+    }
 }
 
 /// Of the request path. Workers are niced where the cancel thread is not real-time.

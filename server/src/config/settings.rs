@@ -142,6 +142,8 @@ settings! {
     connections_max "connections_max": usize = "1024", count(1, 1 << 20);
     /// Most client handshakes under way; beyond half of it addresses are validated first, beyond it refused.
     handshakes_max "handshakes_max": usize = "128", count(2, 1 << 16);
+    /// Most client handshakes that begin per second, after a burst of 32: they cost the thread that serves clients.
+    handshake_rate_max "handshake_rate_max": u32 = "250", count(1, 1 << 20);
     /// Longest time from the first packet of a connection to its hello.
     handshake_limit "handshake_limit_us": Duration = "3000000", micros(10_000, 60_000_000);
     /// Most bytes of answers that wait for one client's connection; a client that lets more wait is cut off.
