@@ -57,14 +57,35 @@ pub enum Command {
     /// Remove a key
     Del(Del),
     /// What every node says about itself
-    Status(Connect),
+    Status(Status),
     /// Whether every node answers
-    Health(Connect),
-    /// Who belongs to the cluster
+    Health(Health),
+    /// Reads that took long: their copies on all nodes, and who cancelled whom
+    Slow(Slow),
+    /// Who belongs to the cluster; changing that needs an operator's certificate
     Member(Member),
     /// Measure a running cluster
     #[command(subcommand)]
     Bench(Bench),
+}
+
+impl Command {
+    /// Which cluster it is for, if it connects to one.
+    pub fn connect(&self) -> Option<&Connect> {
+        match self {
+            Self::Demo(_) | Self::Start(_) | Self::Certs(_) | Self::Bench(Bench::Busy(_)) => None,
+            Self::Get(args) => Some(&args.connect),
+            Self::Put(args) => Some(&args.connect),
+            Self::Del(args) => Some(&args.connect),
+            Self::Cas(args) => Some(&args.connect),
+            Self::Status(args) => Some(&args.connect),
+            Self::Health(args) => Some(&args.connect),
+            Self::Slow(args) => Some(&args.connect),
+            Self::Member(args) => Some(&args.connect),
+            Self::Bench(Bench::Run(args)) => Some(&args.connect),
+            Self::Bench(Bench::Ping(args)) => Some(&args.connect),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -156,8 +177,13 @@ pub struct Start {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tiedkv certs --dir certs --nodes 1,2,3 --client app    a new cluster: ca.pem, node-1.pem, ..., client.pem
-  tiedkv certs --dir certs --add --nodes 4               a certificate for a fourth node")]
+  tiedkv certs --dir certs --nodes 1,2,3 --client app --operator ops
+                                                 a new cluster: ca.pem, node-1.pem, ..., client.pem, operator.pem
+  tiedkv certs --dir certs --add --nodes 4       a certificate for a fourth node
+  tiedkv certs --dir certs --add --client web    one more client: web.pem; connect with certificate=web
+
+A client reads, writes and looks at figures. Members, leadership and ceiling need an operator: certificate=operator.
+No file is ever overwritten.")]
 pub struct Certs {
     /// Where the files go
     #[arg(long, value_name = "DIR")]
@@ -165,9 +191,12 @@ pub struct Certs {
     /// Identities of the nodes
     #[arg(long, value_name = "ID,...", value_delimiter = ',')]
     pub nodes: Vec<u64>,
-    /// Name of the client; writes client.pem and client.key
+    /// Name of a client; writes client.pem and client.key (with --add: NAME.pem and NAME.key)
     #[arg(long, value_name = "NAME")]
     pub client: Option<String>,
+    /// Name of an operator; writes operator.pem and operator.key (with --add: NAME.pem and NAME.key)
+    #[arg(long, value_name = "NAME")]
+    pub operator: Option<String>,
     /// Add to the cluster whose authority lies in DIR
     #[arg(long)]
     pub add: bool,
@@ -179,6 +208,45 @@ pub struct Connect {
     /// Connection string: tiedkv://HOST:PORT,.../?certs=DIR&read=session&deadline=500ms&policy=tied2
     #[arg(long, value_name = "URL", env = "TIEDKV_CLUSTER")]
     pub cluster: Option<String>,
+    /// Print every setting of the client with its source and default, and stop
+    #[arg(long)]
+    pub print_config: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tiedkv status --cluster \"$URL\"
+  tiedkv status --cluster \"$URL\" -o json | jq '.nodes[].status.cancels'")]
+pub struct Status {
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tiedkv health --cluster \"$URL\"
+  tiedkv health --cluster \"$URL\" -o json     exit code 3 unless every node answers")]
+pub struct Health {
+    #[command(flatten)]
+    pub connect: Connect,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tiedkv slow --cluster \"$URL\"
+  tiedkv slow --cluster \"$URL\" --last 1 -o json
+
+A node keeps the newest copies that were with it for slow_read_us or longer. For one read, from the client's side, see
+tiedkv get --explain.")]
+pub struct Slow {
+    #[command(flatten)]
+    pub connect: Connect,
+    /// How many reads
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub last: usize,
 }
 
 #[derive(Debug, Args)]
@@ -186,6 +254,7 @@ pub struct Connect {
 Examples:
   tiedkv get --cluster \"$URL\" greeting > value.bin
   tiedkv get --cluster \"$URL\" 'bytes\\x00in\\x20a key' -o json
+  tiedkv get --cluster \"$URL\" greeting --explain     also says where its copies went and how they ended
 
 A key may hold escapes: \\\\ \\n \\r \\t \\xNN. JSON prints keys and values in the same form.")]
 pub struct Get {
@@ -193,6 +262,10 @@ pub struct Get {
     pub connect: Connect,
     /// The key
     pub key: String,
+    /// Also say, on standard error (with -o json in the document), where copies went, how long each waited and was
+    /// served, and who cancelled whom
+    #[arg(long)]
+    pub explain: bool,
 }
 
 #[derive(Debug, Args)]
@@ -200,6 +273,7 @@ pub struct Get {
 Examples:
   tiedkv put --cluster \"$URL\" greeting hello
   tiedkv put --cluster \"$URL\" photo < photo.jpg
+  tiedkv put --cluster \"$URL\" greeting hello --idempotency-key 5eed.8.0     the same intent twice is done once
 
 Key and value arguments may hold escapes: \\\\ \\n \\r \\t \\xNN. Standard input is taken byte for byte.")]
 pub struct Put {
@@ -248,6 +322,10 @@ pub struct Cas {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tiedkv del --cluster \"$URL\" greeting
+  tiedkv del --cluster \"$URL\" greeting --idempotency-key 5eed.7.0     the same intent twice is done once")]
 pub struct Del {
     #[command(flatten)]
     pub connect: Connect,
@@ -262,8 +340,10 @@ pub struct Del {
 #[command(after_help = "\
 Examples:
   tiedkv member --cluster \"$URL\" list
-  tiedkv member --cluster \"$URL\" add --node 4 --address 10.0.0.4:7400 --zone b
-  tiedkv member --cluster \"$URL\" remove --node 2")]
+  tiedkv member --cluster \"$URL&certificate=operator\" add --node 4 --address 10.0.0.4:7400 --zone b
+  tiedkv member --cluster \"$URL&certificate=operator\" remove --node 2
+
+All but list need an operator's certificate: tiedkv certs --operator NAME.")]
 pub struct Member {
     #[command(flatten)]
     pub connect: Connect,
@@ -302,18 +382,5 @@ pub enum MemberCommand {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_definition_is_sound() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn a_wrong_flag_names_the_nearest() {
-        let error = Cli::try_parse_from(["tiedkv", "demo", "--scene", "none"]).unwrap_err().to_string();
-        assert!(error.contains("--scenes"), "{error}");
-    }
-}
+#[path = "args_test.rs"]
+mod tests;

@@ -18,6 +18,9 @@ pub enum Bench {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  tiedkv bench ping --cluster \"$URL\" --concurrency 64 --duration 10s --json ping.json")]
 pub struct BenchPing {
     #[command(flatten)]
     pub connect: Connect,

@@ -2,7 +2,7 @@
 
 use crate::args::{Del, Format};
 use crate::connect::connect;
-use crate::escape::unescape;
+use crate::escape::{escape, unescape};
 use crate::outcome::{End, usage};
 use crate::write;
 use anyhow::Result;
@@ -15,8 +15,8 @@ pub async fn run(args: &Del, format: Format) -> Result<End> {
     let key = unescape(&args.key).map_err(usage)?;
     let options = write::options(args.idempotency_key.as_deref())?;
     let client = connect(&args.connect).await?;
-    let report = client.delete_with(key, options).await?;
+    let report = client.delete_with(key.clone(), options).await?;
     client.close();
-    write::print(&args.key, &report, format)?;
+    write::print(&escape(&key), &report, format)?;
     Ok(End::Ok)
 }

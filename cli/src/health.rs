@@ -1,6 +1,6 @@
 //! `tiedkv health`: whether every member answers, one line each.
 
-use crate::args::{Connect, Format};
+use crate::args::{Format, Health};
 use crate::connect::connect;
 use crate::outcome::End;
 use crate::output;
@@ -16,8 +16,8 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// When no node answers at all.
-pub async fn run(args: &Connect, format: Format) -> Result<End> {
-    let client = connect(args).await?;
+pub async fn run(args: &Health, format: Format) -> Result<End> {
+    let client = connect(&args.connect).await?;
     // Members without a link are told apart below.
     let _ = client.all_connected(CONNECT_DEADLINE).await;
     let mut lines = Vec::new();

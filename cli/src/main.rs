@@ -19,9 +19,11 @@ mod health;
 mod member;
 mod outcome;
 mod output;
+mod print_config;
 mod progress;
 mod put;
 mod signals;
+mod slow;
 mod start;
 mod status;
 mod write;
@@ -35,8 +37,13 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        // clap prints help and usage errors by itself: exit code 0 or 2.
-        Err(error) => error.exit(),
+        // clap prints help by itself, and usage errors unless they are to be JSON: exit code 0 or 2.
+        Err(error) if error.exit_code() == 0 || !asks_for_json(std::env::args()) => error.exit(),
+        Err(error) => {
+            let error = outcome::usage(anyhow::anyhow!(error.render().to_string().trim().to_owned()));
+            eprintln!("{}", error_text(&error, Some(Format::Json)));
+            return end_of(&error).into();
+        }
     };
     let format = cli.output;
     match run(cli) {
@@ -48,24 +55,37 @@ fn main() -> ExitCode {
     }
 }
 
+/// Whether the command line, which could not be parsed, or the environment asks for JSON.
+fn asks_for_json(arguments: impl Iterator<Item = String>) -> bool {
+    let arguments: Vec<String> = arguments.collect();
+    let joined = ["-ojson", "-o=json", "--output=json"];
+    let apart = arguments.windows(2).any(|pair| matches!(pair[0].as_str(), "-o" | "--output") && pair[1] == "json");
+    let named = apart || arguments.iter().any(|argument| joined.contains(&argument.as_str()));
+    named || std::env::var("TIEDKV_OUTPUT").is_ok_and(|output| output == "json")
+}
+
 fn run(cli: Cli) -> anyhow::Result<End> {
     // A node also takes its settings from the environment and checks all names itself.
     if !matches!(cli.command, Command::Start(_)) {
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         environment::check_names(names).map_err(outcome::usage)?;
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let output = cli.output;
+    if let Some(connect) = cli.command.connect().filter(|connect| connect.print_config) {
+        return print_config::run(connect, output.unwrap_or(Format::Table));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match cli.command {
         Command::Demo(args) => runtime.block_on(demo::run(&args)),
-        Command::Start(args) => start::run(&args),
-        Command::Certs(args) => certs::run(&args),
+        Command::Start(args) => start::run(&args, output.unwrap_or(Format::Table)),
+        Command::Certs(args) => certs::run(&args, output.unwrap_or(Format::Table)),
         Command::Get(args) => runtime.block_on(get::run(&args, output.unwrap_or(Format::Raw))),
         Command::Put(args) => runtime.block_on(put::run(&args, output.unwrap_or(Format::Table))),
         Command::Cas(args) => runtime.block_on(cas::run(&args, output.unwrap_or(Format::Table))),
         Command::Del(args) => runtime.block_on(del::run(&args, output.unwrap_or(Format::Table))),
         Command::Status(args) => runtime.block_on(status::run(&args, output.unwrap_or(Format::Table))),
         Command::Health(args) => runtime.block_on(health::run(&args, output.unwrap_or(Format::Table))),
+        Command::Slow(args) => runtime.block_on(slow::run(&args, output.unwrap_or(Format::Table))),
         Command::Member(args) => runtime.block_on(member::run(&args, output.unwrap_or(Format::Table))),
         Command::Bench(Bench::Busy(args)) => runtime.block_on(bench_busy::run(&args)),
         Command::Bench(Bench::Ping(args)) => {

@@ -28,7 +28,7 @@ pub async fn run(args: &Member, format: Format) -> Result<End> {
     let client = connect(&args.connect).await?;
     match operation {
         None => list(&client, format)?,
-        Some(operation) => change(&client, operation).await?,
+        Some(operation) => change(&client, operation, format).await?,
     }
     client.close();
     Ok(End::Ok)
@@ -66,11 +66,12 @@ fn member(node: u64, address: &str, zone: &str) -> Result<hello::Member> {
 }
 
 /// Asks the leader, and whoever it names instead: leadership moves first when the leader itself is to go.
-async fn change(client: &Client, operation: AdminOperation) -> Result<()> {
+async fn change(client: &Client, operation: AdminOperation, format: Format) -> Result<()> {
     let mut leader = client.topology().leader;
     for _ in 0..FOLLOWED_MAX {
         let asked = leader.context("no node leads (or nothing is replicated)")?;
         match client.admin_within(asked, operation.clone(), CHANGE_DEADLINE).await {
+            Ok(_) if format == Format::Json => return output::json(&json!({ "done": true, "leader": asked.0 })),
             Ok(_) => return output::bytes(b"done\n"),
             Err(error) => match named(&error) {
                 Some(named) if named != asked => leader = Some(named),

@@ -2,7 +2,7 @@
 
 use crate::args::{Format, Put};
 use crate::connect::connect;
-use crate::escape::unescape;
+use crate::escape::{escape, unescape};
 use crate::outcome::{End, usage};
 use crate::write;
 use anyhow::{Context, Result, bail};
@@ -22,9 +22,9 @@ pub async fn run(args: &Put, format: Format) -> Result<End> {
         None => standard_input().map_err(usage)?,
     };
     let client = connect(&args.connect).await?;
-    let report = client.put_with(key, value, options).await?;
+    let report = client.put_with(key.clone(), value, options).await?;
     client.close();
-    write::print(&args.key, &report, format)?;
+    write::print(&escape(&key), &report, format)?;
     Ok(End::Ok)
 }
 

@@ -3,7 +3,7 @@
 //! Flags are the server's table of settings, one flag per setting; layers (defaults, file, environment, flags) are
 //! the server's business.
 
-use crate::args::Start;
+use crate::args::{Format, Start};
 use crate::environment;
 use crate::outcome::{End, usage};
 use crate::output;
@@ -11,9 +11,10 @@ use crate::signals::Signals;
 use anyhow::{Result, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
+use serde_json::json;
 use std::io::IsTerminal;
 use std::sync::LazyLock;
-use tiedkv_server::config::{Config, ConfigBuilder, ConfigError, SETTINGS};
+use tiedkv_server::config::{Config, ConfigBuilder, ConfigError, Row, SETTINGS};
 use tiedkv_server::error::NodeError;
 use tiedkv_server::node::Node;
 use tokio::sync::oneshot;
@@ -64,10 +65,10 @@ impl clap::Args for NodeFlags {
 ///
 /// # Errors
 /// When the settings are wrong or the node does not start.
-pub fn run(args: &Start) -> Result<End> {
+pub fn run(args: &Start, format: Format) -> Result<End> {
     let config = config(args).map_err(usage)?;
     if args.print_config {
-        return print(&config);
+        return print(&config, format);
     }
     start_log();
     few_heaps();
@@ -166,7 +167,15 @@ fn config(args: &Start) -> Result<Config, ConfigError> {
     builder.build()
 }
 
-fn print(config: &Config) -> Result<End> {
+fn print(config: &Config, format: Format) -> Result<End> {
+    if format == Format::Json {
+        let row = |row: &Row| {
+            let (source, default) = (row.source.to_string(), row.default);
+            json!({ "name": row.name, "value": row.value, "source": source, "default": default })
+        };
+        output::json(&json!({ "settings": config.explain().iter().map(row).collect::<Vec<_>>() }))?;
+        return Ok(End::Ok);
+    }
     for row in config.explain() {
         let default = if row.default.is_empty() { "none".to_owned() } else { format!("`{}`", row.default) };
         let line = format!("{} = `{}`  ({}; default {default})\n", row.name, row.value, row.source);

@@ -1,6 +1,6 @@
 //! `tiedkv status`: the status page of every member.
 
-use crate::args::{Connect, Format};
+use crate::args::{Format, Status};
 use crate::connect::connect;
 use crate::outcome::End;
 use crate::output;
@@ -13,8 +13,8 @@ use tiedkv_protocol::ids::NodeId;
 ///
 /// # Errors
 /// When no node answers at all.
-pub async fn run(args: &Connect, format: Format) -> Result<End> {
-    let client = connect(args).await?;
+pub async fn run(args: &Status, format: Format) -> Result<End> {
+    let client = connect(&args.connect).await?;
     let members: Vec<NodeId> = client.topology().members.iter().map(|member| member.node).collect();
     let mut pages = Vec::new();
     for node in members {

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::options::{ReadOptions, WriteOptions};
 use crate::report::{NodeView, Read, Value, WriteReport};
 use crate::shared::Shared;
+use crate::slow::SlowRead;
 use crate::stats::Stats;
 use crate::view::View;
 use bytes::Bytes;
@@ -224,6 +225,11 @@ impl Client {
     /// A snapshot of the counters of this client and all its views.
     pub fn stats(&self) -> Stats {
         self.view.shared().stats()
+    }
+
+    /// Reads of this client and all its views that took longer than its settings call slow, newest last.
+    pub fn slow_reads(&self) -> Vec<SlowRead> {
+        self.view.shared().connections().slow.all()
     }
 
     /// Closes all connections; calls that wait end with `Closed`.

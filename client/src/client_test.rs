@@ -459,3 +459,41 @@ fn calls_that_time_out_keep_no_entry() {
         }
     });
 }
+
+#[test]
+fn a_node_of_another_version_is_named() {
+    run(async {
+        let cluster = FakeCluster::start(1).await;
+        cluster.nodes[0].state.lock().version = 900;
+        let mut config = cluster.config();
+        config.connect_deadline = 300 * MS;
+        let error = Client::connect(config).await.unwrap_err();
+        assert!(error.to_string().contains("protocol version 900"), "{error}");
+    });
+}
+
+#[test]
+fn slow_reads_are_kept_with_their_copies_and_who_cancelled_whom() {
+    run(async {
+        let cluster = FakeCluster::start(2).await;
+        let mut config = cluster.config();
+        (config.slow_read, config.tie_delay_cap) = (250 * MS, MS);
+        let client = Client::connect(config).await.unwrap();
+        client.all_connected(Duration::from_secs(5)).await.unwrap();
+        client.get_with("quick", options(ReadPolicy::TIED2)).await.unwrap();
+        // The second copy's node answers late; the first one is silent, as if it had been cancelled.
+        cluster.script(|_, request| match request.tie.as_ref().map(|tie| tie.number.0) {
+            Some(0) => Deed::Silence,
+            _ => Deed::Answer(300 * MS),
+        });
+        client.get_with("slow", options(ReadPolicy::TIED2)).await.unwrap();
+        let slow = client.slow_reads();
+        let [read] = &slow[..] else { panic!("one is slow: {slow:?}") };
+        let [first, second] = &read.copies[..] else { panic!("{read}") };
+        assert!(read.latency >= 300 * MS && read.answered && read.tie_delay.is_some(), "{read}");
+        assert_eq!((first.number, first.cancelled_by), (Some(0), Some(second.node)), "{read}");
+        assert_eq!((second.started, second.fate.clone()), (Some(true), CopyFate::Won), "{read}");
+        assert!(second.queue_wait.is_some() && second.sent_after > first.sent_after, "{read}");
+        assert!(read.to_string().contains(&format!("cancelled by {}", second.node)), "{read}");
+    });
+}

@@ -19,6 +19,8 @@ pub const SCHEME: &str = "tiedkv://";
 pub const PORT_DEFAULT: u16 = 7400;
 /// Most seed addresses.
 pub const SEEDS_MAX: usize = 64;
+/// Largest buffers of a UDP socket.
+pub const UDP_BUFFER_BYTES_MAX: usize = 1 << 28;
 /// Most connections to one node.
 pub const CONNECTIONS_PER_NODE_MAX: usize = 16;
 
@@ -52,6 +54,10 @@ pub struct Config {
     pub engine: EngineSettings,
     /// Shortest silence after which a link that owes an answer is lost. Default 200 ms.
     pub silence_min: Duration,
+    /// Reads that take this long or longer stand in the slow-read log; zero: none. Default 100 ms.
+    pub slow_read: Duration,
+    /// Buffers asked of the system for each UDP socket, both ways; 0 leaves what the system gives. Default 2 MiB.
+    pub udp_buffer_bytes: usize,
     /// Most bytes that wait to be written to one connection. Default 4 MiB (a value longer than this still goes
     /// when nothing waits).
     pub outbox_bytes_max: usize,
@@ -107,21 +113,36 @@ pub enum ConfigError {
     },
 }
 
-/// Settings that may stand in a connection string.
-const NAMES: [&str; 12] = [
-    "certs",
-    "certificate",
-    "policy",
-    "read",
-    "deadline",
-    "class",
-    "connect",
-    "connections",
-    "tie_floor",
-    "tie_cap",
-    "gate",
-    "silence",
+/// One setting of a connection string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UrlSetting {
+    /// Its name.
+    pub name: &'static str,
+    /// The default, as one would write it; empty for none.
+    pub default: &'static str,
+}
+
+/// Every setting that may stand in a connection string.
+pub const SETTINGS: [UrlSetting; 14] = [
+    setting("certs", ""),
+    setting("certificate", "client"),
+    setting("policy", "tied2+rescue"),
+    setting("read", "session"),
+    setting("deadline", "1s"),
+    setting("class", "interactive"),
+    setting("connect", "5s"),
+    setting("connections", "1"),
+    setting("tie_floor", "50us"),
+    setting("tie_cap", "10ms"),
+    setting("gate", "off"),
+    setting("silence", "200ms"),
+    setting("slow", "100ms"),
+    setting("udp_buffer", "2097152"),
 ];
+
+const fn setting(name: &'static str, default: &'static str) -> UrlSetting {
+    UrlSetting { name, default }
+}
 
 impl Config {
     /// Settings with their defaults for these seeds and this directory of certificates.
@@ -140,6 +161,8 @@ impl Config {
             tie_delay_cap: TIE_DELAY_CAP,
             engine: EngineSettings { gate: None, ..EngineSettings::default() },
             silence_min: Duration::from_millis(200),
+            slow_read: Duration::from_millis(100),
+            udp_buffer_bytes: 2 * 1024 * 1024,
             outbox_bytes_max: 4 * 1024 * 1024,
             pending_max: 65_536,
         }
@@ -195,8 +218,18 @@ impl Config {
             "tie_floor" => self.tie_delay_floor = parse_span(value).map_err(|error| wrong("tie_floor", error))?,
             "tie_cap" => self.tie_delay_cap = parse_span(value).map_err(|error| wrong("tie_cap", error))?,
             "gate" => self.engine.gate = parse_switch("gate", value)?.then(GateSettings::default),
+            "slow" => self.slow_read = parse_span(value).map_err(|error| wrong("slow", error))?,
+            "udp_buffer" => {
+                self.udp_buffer_bytes =
+                    value.parse().map_err(|_| wrong("udp_buffer", format!("`{value}` is no number of bytes")))?;
+            }
             "silence" => self.silence_min = parse_span(value).map_err(|error| wrong("silence", error))?,
-            _ => return Err(ConfigError::UnknownSetting { name: clip(name), nearest: nearest(name, &NAMES) }),
+            _ => {
+                return Err(ConfigError::UnknownSetting {
+                    name: clip(name),
+                    nearest: nearest(name, &SETTINGS.map(|s| s.name)),
+                });
+            }
         }
         Ok(())
     }
@@ -229,6 +262,10 @@ impl Config {
         if self.tie_delay_floor > self.tie_delay_cap {
             let (floor, cap) = (self.tie_delay_floor, self.tie_delay_cap);
             return Err(wrong("tie_floor", format!("{floor:?} is over tie_cap = {cap:?}")));
+        }
+        if self.udp_buffer_bytes > UDP_BUFFER_BYTES_MAX {
+            let reason = format!("{} is over {UDP_BUFFER_BYTES_MAX} bytes", self.udp_buffer_bytes);
+            return Err(wrong("udp_buffer", reason));
         }
         if self.silence_min < Duration::from_millis(60) {
             return Err(wrong("silence", format!("{:?} is too short: pings go every 50ms", self.silence_min)));

@@ -60,3 +60,16 @@ proptest::proptest! {
         let _ = Config::from_url(&format!("{SCHEME}a:1/?{text}"));
     }
 }
+
+#[test]
+fn the_listed_defaults_are_those_in_force() {
+    let certs = "certs=x";
+    let listed: Vec<String> = SETTINGS
+        .iter()
+        .filter(|setting| !setting.default.is_empty())
+        .map(|setting| format!("{}={}", setting.name, setting.default))
+        .collect();
+    let said = Config::from_url(&format!("tiedkv://a:1/?{certs}&{}", listed.join("&"))).unwrap();
+    let unsaid = Config::from_url(&format!("tiedkv://a:1/?{certs}")).unwrap();
+    assert_eq!(format!("{said:?}"), format!("{unsaid:?}"));
+}

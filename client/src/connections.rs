@@ -9,6 +9,7 @@ use crate::link_task::{self, OnNotice};
 use crate::pace::{Pace, PaceSettings};
 use crate::peer::Peer;
 use crate::retry::{BackoffSettings, backoff};
+use crate::slow::SlowReads;
 use crate::stats::Counters;
 use crate::timer::Timer;
 use crate::topology::Table;
@@ -35,6 +36,7 @@ pub(crate) struct Connections {
     config: Config,
     dialler: Dialler,
     pub(crate) counters: Arc<Counters>,
+    pub(crate) slow: SlowReads,
     pub(crate) timer: Timer,
     table: ArcSwap<Table>,
     /// Makes changes of the table one after another.
@@ -55,6 +57,7 @@ impl Connections {
             config,
             dialler,
             counters: Arc::default(),
+            slow: SlowReads::default(),
             timer: timer.clone(),
             table: ArcSwap::default(),
             learning: Mutex::new(()),

@@ -2,6 +2,7 @@
 
 use crate::link_task::Streams;
 use crate::tls::{self, Credentials};
+use crate::udp;
 use parking_lot::Mutex;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -21,6 +22,7 @@ const ADDRESSES_MAX: usize = 4;
 pub(crate) struct Dialler {
     credentials: Credentials,
     client: ClientId,
+    udp_buffer_bytes: usize,
     v4: Mutex<Option<quinn::Endpoint>>,
     v6: Mutex<Option<quinn::Endpoint>>,
 }
@@ -34,8 +36,8 @@ pub(crate) struct Dialled {
 }
 
 impl Dialler {
-    pub(crate) fn new(credentials: Credentials, client: ClientId) -> Self {
-        Self { credentials, client, v4: Mutex::new(None), v6: Mutex::new(None) }
+    pub(crate) fn new(credentials: Credentials, client: ClientId, udp_buffer_bytes: usize) -> Self {
+        Self { credentials, client, udp_buffer_bytes, v4: Mutex::new(None), v6: Mutex::new(None) }
     }
 
     pub(crate) fn credentials(&self) -> &Credentials {
@@ -120,7 +122,7 @@ impl Dialler {
         let mut slot = slot.lock();
         match &*slot {
             Some(endpoint) => Ok(endpoint.clone()),
-            None => Ok(slot.insert(quinn::Endpoint::client(any)?).clone()),
+            None => Ok(slot.insert(udp::endpoint(any, self.udp_buffer_bytes)?).clone()),
         }
     }
 }

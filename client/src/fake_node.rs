@@ -46,6 +46,8 @@ pub(crate) struct State {
     pub(crate) writes: Vec<WriteRequest>,
     pub(crate) pings: usize,
     pub(crate) script: Script,
+    /// What it says it speaks.
+    pub(crate) version: u16,
     /// Answers neither pings nor anything else.
     pub(crate) mute: bool,
     /// How it ends the next writes; when used up, they succeed.
@@ -193,6 +195,7 @@ impl FakeNode {
             pings: 0,
             script: Arc::new(|_| Deed::Answer(Duration::ZERO)),
             mute: false,
+            version: PROTOCOL_VERSION,
             write_failures: Vec::new(),
             values: BTreeMap::new(),
             position: 1,
@@ -309,7 +312,7 @@ fn on_frame(
             let hello: Hello = frame.message().unwrap();
             assert!(hello.version_max >= PROTOCOL_VERSION);
             let welcome = Welcome {
-                version: PROTOCOL_VERSION,
+                version: state.version,
                 node: id,
                 cluster: CLUSTER,
                 modelled: true,

@@ -65,6 +65,7 @@ impl Running<'_> {
         let now = clock::now();
         let counters = &self.view.shared.connections().counters;
         let outcome = self.race.outcome().unwrap_or(Outcome::Dropped);
+        self.note_if_slow(matches!(outcome, Outcome::Won(_)), now);
         if let (Outcome::Won(copy), Some((reply, value, _))) = (outcome, self.winner.take())
             && let Ok(found) = reply.outcome
         {

@@ -43,7 +43,8 @@ impl Shared {
             let reason = format!(": the timer cannot be made: {error}");
             Error::new(Cause::NoReplica(reason), Vec::new(), Duration::ZERO)
         })?;
-        let connections = Connections::start(config, Dialler::new(credentials, client), timer);
+        let dialler = Dialler::new(credentials, client, config.udp_buffer_bytes);
+        let connections = Connections::start(config, dialler, timer);
         let shared = Arc::new(Self { connections, client, sequence: AtomicU64::new(1) });
         if shared.connections.wait(until, Connections::any_link).await {
             return Ok(shared);

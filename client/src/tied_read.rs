@@ -29,7 +29,7 @@ use tiedkv_protocol::ids::Position;
 use tiedkv_protocol::limits::{KEY_BYTES_MAX, TIME_LEFT_MAX};
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::{CopyKind, ReadLevel, ReadRequest};
-use tiedkv_protocol::response::{Failure, Found, ReadReply};
+use tiedkv_protocol::response::{Failure, Found, ReadReply, Service};
 
 /// Reads one key.
 ///
@@ -86,6 +86,8 @@ pub(crate) struct Copy {
     pub(crate) handed: Option<Handed>,
     pub(crate) sent: Moment,
     pub(crate) fate: Option<CopyFate>,
+    /// What its node said about its service.
+    pub(crate) service: Option<Service>,
 }
 
 /// One read under way.
@@ -209,11 +211,12 @@ impl<'v> Running<'v> {
         match handed {
             Ok(handed) => {
                 self.view.own.lock().engine.copy_sent(send.replica, send.kind);
-                self.copies.push(Copy { handed: Some(handed), sent: now, fate: None });
+                self.copies.push(Copy { handed: Some(handed), sent: now, fate: None, service: None });
                 None
             }
             Err(reason) => {
-                self.copies.push(Copy { handed: None, sent: now, fate: Some(CopyFate::NotSent(reason)) });
+                let fate = Some(CopyFate::NotSent(reason));
+                self.copies.push(Copy { handed: None, sent: now, fate, service: None });
                 Some(Event::NotSent { copy })
             }
         }
@@ -269,6 +272,7 @@ impl<'v> Running<'v> {
         let sent = self.race.copies().get(usize::from(index)).copied();
         if let (Some(sent), Some(known)) = (sent, self.copies.get_mut(usize::from(index))) {
             let code = reply.outcome.as_ref().err().map(|failure| failure.code);
+            known.service = Some(reply.service);
             let mut own = self.view.own.lock();
             own.engine.answered(received.since(known.sent), &reply.service, code, received);
             if known.fate.is_none() {

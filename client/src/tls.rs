@@ -94,7 +94,9 @@ pub(crate) fn peer_node(connection: &quinn::Connection, cluster: ClusterId) -> R
     }
     match identity.role {
         Role::Node(node) => Ok(node),
-        Role::Client(name) => Err(format!("its certificate is that of client `{name}`, not of a node")),
+        Role::Client(name) | Role::Operator(name) => {
+            Err(format!("its certificate is that of client `{name}`, not of a node"))
+        }
     }
 }
 

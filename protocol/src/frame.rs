@@ -174,6 +174,15 @@ impl FrameDecoder {
         self.buffer.len()
     }
 
+    /// The frame that waits for its rest, without its payload, once its header is here: so that what never comes whole
+    /// can be answered. `None` as well for bytes that are no frame.
+    pub fn pending_head(&self) -> Option<Frame> {
+        let [_, _, _, _, number, 0, low, high, rest @ ..] = &self.buffer[..] else { return None };
+        let header = rest.get(..usize::from(u16::from_le_bytes([*low, *high])))?;
+        let kind = FrameKind::from_number(*number)?;
+        Some(Frame { kind, header: Bytes::copy_from_slice(header), payload: Bytes::new() })
+    }
+
     /// The next whole frame, `None` when more bytes are needed.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! The identity that a certificate carries, as the text of its URI name. Extracting the text from the
 //! certificate is the job of whoever holds the connection.
 //!
-//! Form: `tiedkv://CLUSTER/node/ID` or `tiedkv://CLUSTER/client/NAME` (CLUSTER: 32 lower-case hex digits; ID:
-//! decimal; NAME: 1 to 255 of `A-Z a-z 0-9 - _ .`). Only this form is read: no signs, no leading zeros.
+//! Form: `tiedkv://CLUSTER/node/ID`, `tiedkv://CLUSTER/client/NAME` or `tiedkv://CLUSTER/operator/NAME` (CLUSTER: 32
+//! lower-case hex digits; ID: decimal; NAME: 1 to 255 of `A-Z a-z 0-9 - _ .`). Only this form is read: no signs, no leading zeros.
 
 use crate::ids::{ClusterId, NodeId};
 use crate::limits::NAME_BYTES_MAX;
@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 /// DNS name that every node certificate carries: what a dialler asks TLS to verify.
 pub const NODE_DNS_NAME: &str = "node.tiedkv";
-/// DNS name that every client certificate carries.
+/// DNS name that every client and operator certificate carries.
 pub const CLIENT_DNS_NAME: &str = "client.tiedkv";
 
 /// TLS application protocol of the client port.
@@ -26,8 +26,20 @@ pub const ALPN_CANCEL: &[u8] = b"tiedkv-cancel/1";
 pub enum Role {
     /// A node of the cluster.
     Node(NodeId),
-    /// A client, by name.
+    /// A client, by name: reads, writes, looks at figures.
     Client(String),
+    /// A client, by name, that may also change the cluster: members, leadership, ceiling, disturbances.
+    Operator(String),
+}
+
+impl Role {
+    /// The DNS name that TLS verifies for this role.
+    pub fn dns_name(&self) -> &'static str {
+        match self {
+            Self::Node(_) => NODE_DNS_NAME,
+            Self::Client(_) | Self::Operator(_) => CLIENT_DNS_NAME,
+        }
+    }
 }
 
 /// Cluster and role of a certificate.
@@ -41,7 +53,9 @@ pub struct Identity {
 
 /// Why a text is no identity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no tiedkv identity: want tiedkv://CLUSTER/node/ID or tiedkv://CLUSTER/client/NAME")]
+#[error(
+    "`{0}` is no tiedkv identity: want tiedkv://CLUSTER/node/ID, tiedkv://CLUSTER/client/NAME or tiedkv://CLUSTER/operator/NAME"
+)]
 pub struct BadIdentity(pub String);
 
 impl fmt::Display for Identity {
@@ -49,6 +63,7 @@ impl fmt::Display for Identity {
         match &self.role {
             Role::Node(node) => write!(f, "tiedkv://{:032x}/node/{}", self.cluster.0, node.0),
             Role::Client(name) => write!(f, "tiedkv://{:032x}/client/{name}", self.cluster.0),
+            Role::Operator(name) => write!(f, "tiedkv://{:032x}/operator/{name}", self.cluster.0),
         }
     }
 }
@@ -70,6 +85,7 @@ impl FromStr for Identity {
         let role = match kind {
             "node" => Role::Node(NodeId(name.parse().map_err(|_| bad())?)),
             "client" if is_name(name) => Role::Client(name.to_owned()),
+            "operator" if is_name(name) => Role::Operator(name.to_owned()),
             _ => return Err(bad()),
         };
         let identity = Self { cluster, role };
@@ -89,8 +105,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_roles_survive_the_text_form() {
-        for role in [Role::Node(NodeId(7)), Role::Node(NodeId(u64::MAX)), Role::Client("app-1.eu_west".into())] {
+    fn all_roles_survive_the_text_form() {
+        for role in [
+            Role::Node(NodeId(7)),
+            Role::Node(NodeId(u64::MAX)),
+            Role::Client("app-1.eu_west".into()),
+            Role::Operator("ops".into()),
+        ] {
             let identity = Identity { cluster: ClusterId(0xfeed), role };
             assert_eq!(identity.to_string().parse::<Identity>(), Ok(identity));
         }
@@ -114,6 +135,7 @@ mod tests {
             format!("tiedkv://{cluster}/client/a b"),
             format!("tiedkv://{cluster}/client/{}", "x".repeat(NAME_BYTES_MAX + 1)),
             format!("tiedkv://{cluster}/admin/x"),
+            format!("tiedkv://{cluster}/operator/"),
             "\u{e9}".repeat(5000),
         ] {
             let BadIdentity(quoted) = text.parse::<Identity>().expect_err(&text);

@@ -237,6 +237,8 @@ pub enum AdminOperation {
         /// How far, milliseconds; at most ten years.
         by_ms: u64,
     },
+    /// Returns the node's slow-read log (JSON in the payload).
+    SlowReads,
 }
 
 /// One administrative request.

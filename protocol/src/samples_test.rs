@@ -183,6 +183,7 @@ fn administration() -> Vec<Sample> {
         ("TransferLeader", AdminOperation::TransferLeader { to: Some(NodeId(2)) }),
         ("SetCeiling", AdminOperation::SetCeiling(Ceiling::default())),
         ("StepClock", AdminOperation::StepClock { ahead: true, by_ms: 3_600_000 }),
+        ("SlowReads", AdminOperation::SlowReads),
     ];
     operations
         .into_iter()

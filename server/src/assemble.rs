@@ -186,7 +186,11 @@ pub(crate) fn session_limits(config: &Config) -> SessionLimits {
 
 /// Of the accept loop.
 pub(crate) fn connection_bounds(config: &Config) -> ConnectionBounds {
-    ConnectionBounds { handshakes_max: config.handshakes_max, connections_max: config.connections_max }
+    ConnectionBounds {
+        handshakes_max: config.handshakes_max,
+        handshake_rate_max: config.handshake_rate_max,
+        connections_max: config.connections_max,
+    }
 }
 
 /// Of the request path. Workers are niced where the cancel thread is not real-time.
@@ -214,6 +218,7 @@ pub(crate) fn request(config: &Config, node: NodeId, realtime: bool) -> RequestC
         caller_rate_max: config.caller_rate_max,
         chunk_max: config.chunk_max,
         start_records_max: config.start_records_max,
+        slow_read: config.slow_read,
         nice_workers: config.thread_priority == Priority::Auto && !realtime,
         prompt_workers: config.thread_priority == Priority::Auto,
     }

@@ -19,6 +19,7 @@ use crate::request::path::{Neighbours, RequestPath};
 use crate::shutdown::{Phase, Shutdown};
 use crate::tend;
 use crate::transport::dispatch::Door;
+use crate::transport::large::LargeRoom;
 use crate::transport::listen::ClientListener;
 use crate::transport::quic::{self, CLOSE_SHUTDOWN};
 use crate::transport::tls::{Credentials, Port};
@@ -28,10 +29,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tiedkv_protocol::ids::{ClusterId, NodeId, SHARD_ZERO};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 
-/// Large frames that may arrive at the same time, over all clients: bounds their memory to about 256 MiB.
-const LARGE_FRAMES_MAX: usize = 32;
+/// A certificate that ends within this many seconds (30 days) is complained about at the start.
+const EXPIRY_WARNING_S: i64 = 30 * 86_400;
 /// Longest wait for connections and threads to end, each, after the answers are out.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
@@ -172,6 +172,10 @@ impl Node {
     fn say_started(&self) {
         let Addresses { client, cancel, admin, peer } = self.addresses();
         tracing::info!(node = %self.id(), cluster = %self.cluster(), %client, ?peer, %cancel, %admin, "node started");
+        let left = self.observer.certificates().node_expires_in_s;
+        if left < EXPIRY_WARNING_S {
+            tracing::warn!(days = left / 86_400, "this node's certificate ends soon: issue a new one and restart");
+        }
         if self.observer.modelled {
             tracing::warn!("the device is MODELLED: service times are drawn, not those of a disk");
         }
@@ -219,6 +223,7 @@ impl Rooms<'_> {
             allow_faults: config.allow_faults,
             modelled: config.device == Device::Modelled,
             addresses,
+            ends: credentials.ends(),
             path: path.clone(),
             cancels: channel.clone(),
             directory: directory.clone(),
@@ -237,7 +242,7 @@ impl Rooms<'_> {
             cancels,
             directory,
             desk: Arc::new(Desk::new(observer.clone())),
-            large_frames: Arc::new(Semaphore::new(LARGE_FRAMES_MAX)),
+            large_frames: LargeRoom::new(),
             phase: shutdown.watch(),
             counters: sessions,
         });
@@ -276,3 +281,7 @@ fn wait_on(runtime: &Handle, limit: Duration, task: impl Future<Output = ()> + S
 #[cfg(test)]
 #[path = "node_test.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "node_bounds_test.rs"]
+mod bounds_tests;

@@ -19,7 +19,7 @@ use tiedkv_protocol::tie::{CopyNumber, Tie};
 use tokio::time::timeout;
 
 /// A node alone on free ports.
-fn alone(authority: &TestAuthority, settings: &[(&str, &str)]) -> Node {
+pub(super) fn alone(authority: &TestAuthority, settings: &[(&str, &str)]) -> Node {
     authority.node(1);
     Node::start(config(authority, settings)).unwrap()
 }
@@ -285,7 +285,7 @@ async fn a_node_listens_on_ipv6_too() {
 }
 
 /// What HTTP says on a path: the status line's code and the body.
-async fn http(node: &Node, path: &str) -> (u16, String) {
+pub(super) async fn http(node: &Node, path: &str) -> (u16, String) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(node.addresses().admin).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
@@ -304,7 +304,7 @@ async fn http_tells_life_readiness_status_and_metrics() {
     probe.read(1, "absent").await;
     assert_eq!(http(&node, "/livez").await, (200, "ok\n".to_owned()));
     let (code, lines) = http(&node, "/readyz").await;
-    assert!(code == 200 && lines.lines().count() == 3 && lines.contains("ok replica"), "{lines}");
+    assert!(code == 200 && lines.lines().count() == 4 && lines.contains("ok replica"), "{lines}");
     let (_, page) = http(&node, "/status").await;
     assert_eq!(serde_json::from_str::<StatusPage>(&page).unwrap().node, NodeId(1));
     let (code, metrics) = http(&node, "/metrics").await;

@@ -92,7 +92,7 @@ impl Ghost {
 
 /// The caller that the client certificate of a local cluster stands for.
 fn caller_of(cluster: ClusterId) -> CallerId {
-    caller_id(&format!("tiedkv://{:032x}/client/demo", cluster.0).parse().unwrap())
+    caller_id(&format!("tiedkv://{:032x}/operator/demo", cluster.0).parse().unwrap())
 }
 
 /// Echoes pings and hands cancels on until the connection ends.

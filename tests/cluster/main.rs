@@ -13,6 +13,7 @@
 mod bad_input;
 mod bed;
 mod bench;
+mod bystander;
 mod cancels;
 mod clock;
 mod conditional;
@@ -25,8 +26,10 @@ mod lag;
 mod life;
 mod load;
 mod members;
+mod million;
 mod pages;
 mod replicated;
 mod tool;
+mod trust;
 mod wire;
 mod writers;

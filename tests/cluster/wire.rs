@@ -14,9 +14,12 @@ use std::time::Duration;
 use tiedkv_protocol::frame::{self, Frame, FrameDecoder, FrameKind};
 use tiedkv_protocol::hello::{Hello, Welcome};
 use tiedkv_protocol::identity::{ALPN_CLIENT, NODE_DNS_NAME};
-use tiedkv_protocol::ids::{ClientId, NodeId, ReadId, RequestId, SHARD_ZERO, TieId};
+use tiedkv_protocol::ids::{ClientId, NodeId, Position, ReadId, RequestId, SHARD_ZERO, TieId};
 use tiedkv_protocol::limits::PROTOCOL_VERSION;
-use tiedkv_protocol::request::{Class, CopyKind, Ping, ReadLevel, ReadOperation, ReadRequest, Withdraw};
+use tiedkv_protocol::request::{
+    Class, CopyKind, IdempotencyKey, Ping, ReadLevel, ReadOperation, ReadRequest, Withdraw, WriteOperation,
+    WriteRequest,
+};
 use tiedkv_protocol::response::{Pong, ReadReply};
 use tiedkv_protocol::tie::{CopyNumber, Tie};
 
@@ -99,6 +102,30 @@ impl Wire {
         let request = RequestId(self.last_request);
         self.frame(FrameKind::Read, &read.request(request)).await;
         request
+    }
+
+    /// Sends one write under a fresh idempotency key; its request id.
+    pub async fn write(&mut self, operation: WriteOperation, payload: &[u8]) -> RequestId {
+        self.last_request += 1;
+        let request = RequestId(self.last_request);
+        let idempotency =
+            IdempotencyKey { client: ClientId(rand_u128()), sequence: self.last_request, floor: Position(0) };
+        let write = WriteRequest { request, shard: SHARD_ZERO, idempotency, time_left_us: 20_000_000, operation };
+        let mut bytes = Vec::new();
+        frame::encode(FrameKind::Write, &write, payload, &mut bytes).unwrap();
+        self.bytes(&bytes).await;
+        request
+    }
+
+    /// The next frame of one kind; notices are skipped.
+    pub async fn next_of(&mut self, kind: FrameKind) -> Frame {
+        loop {
+            let frame = self.next().await;
+            if frame.kind == kind {
+                return frame;
+            }
+            assert_eq!(frame.kind, FrameKind::Notice, "instead of {kind:?}");
+        }
     }
 
     /// Withdraws a copy.

@@ -13,7 +13,7 @@ use rcgen::{
     SanType,
 };
 use std::path::{Path, PathBuf};
-use tiedkv_protocol::identity::{CLIENT_DNS_NAME, Identity, NODE_DNS_NAME, Role};
+use tiedkv_protocol::identity::{Identity, Role};
 use tiedkv_protocol::ids::{ClusterId, NodeId};
 
 const AUTHORITY_CERTIFICATE: &str = "ca.pem";
@@ -42,6 +42,9 @@ pub enum CertsError {
     /// A client's name is not one.
     #[error("`{0}` is no client name: letters, digits, `-`, `_` and `.` only")]
     BadName(String),
+    /// A certificate or key of that file name is there already; none is ever overwritten.
+    #[error("{0} exists already: choose another name, or take it away first")]
+    Taken(PathBuf),
     /// The system's randomness failed.
     #[error("no randomness: {0}")]
     Randomness(String),
@@ -112,30 +115,52 @@ impl Authority {
     /// Writes `node-<id>.pem` and `node-<id>.key`.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// When a file is there already or cannot be written.
     pub fn issue_node(&self, node: NodeId) -> Result<(), CertsError> {
         let identity = Identity { cluster: self.cluster, role: Role::Node(node) };
         self.issue(&format!("node-{}", node.0), &identity, Validity::Current)
     }
 
-    /// Writes `client.pem` and `client.key` for a client of that name.
+    /// Writes `<file>.pem` and `<file>.key` for a client of that name.
     ///
     /// # Errors
-    /// When the name is not one, or a file cannot be written.
-    pub fn issue_client(&self, name: &str) -> Result<(), CertsError> {
-        self.issue("client", &self.client_identity(name)?, Validity::Current)
+    /// When the name is not one, or a file is there already or cannot be written.
+    pub fn issue_client(&self, file: &str, name: &str) -> Result<(), CertsError> {
+        self.issue_named(file, name, Role::Client(name.to_owned()))
+    }
+
+    /// Writes `<file>.pem` and `<file>.key` for an operator of that name: a client that may change the cluster.
+    ///
+    /// # Errors
+    /// As [`Self::issue_client`].
+    pub fn issue_operator(&self, file: &str, name: &str) -> Result<(), CertsError> {
+        self.issue_named(file, name, Role::Operator(name.to_owned()))
+    }
+
+    fn issue_named(&self, file: &str, name: &str, role: Role) -> Result<(), CertsError> {
+        let identity = Identity { cluster: self.cluster, role };
+        match identity.to_string().parse::<Identity>() {
+            Ok(parsed) if parsed == identity => self.issue(file, &identity, Validity::Current),
+            _ => Err(CertsError::BadName(name.to_owned())),
+        }
     }
 
     /// Writes `<file>.pem` and `<file>.key` for any identity: what tests of refusal need.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// When a file is there already or cannot be written.
     pub fn issue(&self, file: &str, identity: &Identity, validity: Validity) -> Result<(), CertsError> {
-        let (dns, common_name) = match &identity.role {
-            Role::Node(node) => (NODE_DNS_NAME, format!("node {}", node.0)),
-            Role::Client(name) => (CLIENT_DNS_NAME, format!("client {name}")),
+        let common_name = match &identity.role {
+            Role::Node(node) => format!("node {}", node.0),
+            Role::Client(name) => format!("client {name}"),
+            Role::Operator(name) => format!("operator {name}"),
         };
-        let mut params = CertificateParams::new(vec![dns.to_owned()])?;
+        let certificate_path = self.folder.join(format!("{file}.pem"));
+        let key_path = self.folder.join(format!("{file}.key"));
+        if let Some(taken) = [&certificate_path, &key_path].into_iter().find(|path| path.exists()) {
+            return Err(CertsError::Taken(taken.clone()));
+        }
+        let mut params = CertificateParams::new(vec![identity.role.dns_name().to_owned()])?;
         params.subject_alt_names.push(SanType::URI(Ia5String::try_from(identity.to_string())?));
         params.distinguished_name.push(DnType::CommonName, common_name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -143,16 +168,8 @@ impl Authority {
         set_validity(&mut params, validity);
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?;
-        write_secret(&self.folder.join(format!("{file}.key")), &key.serialize_pem())?;
-        write_public(&self.folder.join(format!("{file}.pem")), &certificate.pem())
-    }
-
-    fn client_identity(&self, name: &str) -> Result<Identity, CertsError> {
-        let identity = Identity { cluster: self.cluster, role: Role::Client(name.to_owned()) };
-        match identity.to_string().parse::<Identity>() {
-            Ok(parsed) if parsed == identity => Ok(identity),
-            _ => Err(CertsError::BadName(name.to_owned())),
-        }
+        write_secret(&key_path, &key.serialize_pem())?;
+        write_public(&certificate_path, &certificate.pem())
     }
 }
 

@@ -12,7 +12,7 @@ fn writes_all_files_and_keeps_keys_private() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::create(folder.path()).unwrap();
     authority.issue_node(NodeId(7)).unwrap();
-    authority.issue_client("demo").unwrap();
+    authority.issue_client("client", "demo").unwrap();
     for file in ["ca.pem", "node-7.pem", "client.pem"] {
         assert!(text(folder.path(), file).starts_with("-----BEGIN CERTIFICATE-----"), "{file}");
     }
@@ -28,8 +28,15 @@ fn opens_what_it_made_and_refuses_to_overwrite() {
     let made = Authority::create(folder.path()).unwrap().cluster();
     assert_eq!(Authority::open(folder.path()).unwrap().cluster(), made);
     assert!(matches!(Authority::create(folder.path()), Err(CertsError::Exists(_))));
-    Authority::open(folder.path()).unwrap().issue_node(NodeId(9)).unwrap();
-    assert!(folder.path().join("node-9.pem").exists());
+    let authority = Authority::open(folder.path()).unwrap();
+    authority.issue_node(NodeId(9)).unwrap();
+    authority.issue_operator("ops", "ops").unwrap();
+    let before = text(folder.path(), "ops.key");
+    for again in [authority.issue_node(NodeId(9)), authority.issue_client("ops", "app")] {
+        assert!(matches!(again, Err(CertsError::Taken(_))), "{again:?}");
+    }
+    assert!(matches!(authority.issue_client("ca", "ca"), Err(CertsError::Taken(_))));
+    assert_eq!(text(folder.path(), "ops.key"), before);
 }
 
 #[test]
@@ -37,7 +44,7 @@ fn refuses_a_name_that_would_change_the_identity() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::create(folder.path()).unwrap();
     for name in ["", "a/b", "a b", "ä"] {
-        assert!(matches!(authority.issue_client(name), Err(CertsError::BadName(_))), "{name:?}");
+        assert!(matches!(authority.issue_client("late", name), Err(CertsError::BadName(_))), "{name:?}");
     }
 }
 

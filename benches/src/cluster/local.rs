@@ -37,7 +37,7 @@ pub struct ClusterSpec {
     pub settings: NodeSettings,
     /// Longest wait for all nodes to be ready. Default 20 s.
     pub ready_deadline: Duration,
-    /// Name in the client's certificate. Default `demo`.
+    /// Name in the certificate `client`, which is an operator's. Default `demo`.
     pub client_name: String,
     /// Nodes (1, 2, ...) that all others reach through a relay. Default none.
     pub relays: Vec<(u64, Way)>,
@@ -227,7 +227,7 @@ impl LocalCluster {
     pub fn spawn(spec: ClusterSpec) -> Result<Self, ClusterError> {
         let folder = tempfile::Builder::new().prefix("tiedkv-").tempdir().map_err(system("temporary folder"))?;
         let authority = Authority::create(&folder.path().join("certs"))?;
-        authority.issue_client(&spec.client_name)?;
+        authority.issue_operator("client", &spec.client_name)?;
         let ports = free_ports(spec.nodes + spec.relays.len(), spec.host, &mut rand::rng());
         let ports = ports.ok_or(ClusterError::Ports(spec.host))?;
         let (real, relayed) = ports.split_at(spec.nodes);

@@ -1,5 +1,6 @@
-//! Administrative operations of authenticated clients: figures for everybody, disturbances and faults only where
-//! the node was started for them, membership and ceiling by the replica.
+//! Administrative operations of authenticated clients: figures for every client, everything that changes something
+//! for operators only; disturbances and faults only where the node was started for them, membership and ceiling by the
+//! replica.
 
 use super::status::Observer;
 use crate::clock;
@@ -13,6 +14,15 @@ use tiedkv_protocol::response::Failure;
 
 /// Most start records in one answer (a record takes up to about 110 bytes).
 const START_RECORDS_PER_ANSWER: usize = 32 * 1024;
+
+/// What the certificate of whoever asks entitles to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// Figures.
+    Client,
+    /// Everything.
+    Operator,
+}
 
 /// Answers administrative operations.
 pub struct Desk {
@@ -28,12 +38,18 @@ impl Desk {
     /// Does what is asked, or says why not; the document that goes with the answer, often empty.
     ///
     /// # Errors
-    /// `NotAllowed` where the node was not started for it, else what the asked room says.
+    /// `NotAllowed` where the certificate does not entitle to it or the node was not started for it, else what the
+    /// asked room says.
     ///
     /// # Cancel safety
     /// A dropped change of membership or leadership may still happen; all else happens at once.
-    pub async fn answer(&self, operation: AdminOperation) -> Result<Bytes, Failure> {
+    pub async fn answer(&self, operation: AdminOperation, rights: Rights) -> Result<Bytes, Failure> {
         let node = &self.observer;
+        if rights == Rights::Client && !is_for_clients(&operation) {
+            let text = "this needs an operator's certificate, the one presented is a client's: make one with \
+                        `tiedkv certs --dir DIR --add --operator NAME` and connect with `certificate=NAME`";
+            return Err(Failure::new(ErrorCode::NotAllowed, text));
+        }
         match operation {
             AdminOperation::Disturb(disturbance) => {
                 self.need(node.allow_disturb, "allow_disturb")?;
@@ -50,6 +66,7 @@ impl Desk {
             }
             AdminOperation::Counters => return json(&node.counters()),
             AdminOperation::Status => return json(&node.status()),
+            AdminOperation::SlowReads => return json(&node.path.slow_reads()),
             AdminOperation::DropCancels { share } => {
                 self.need(node.allow_faults, "allow_faults")?;
                 if !(0.0..=1.0).contains(&share) {
@@ -95,6 +112,11 @@ impl Desk {
             .map(Bytes::from)
             .map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))
     }
+}
+
+/// Reading figures changes nothing.
+fn is_for_clients(operation: &AdminOperation) -> bool {
+    matches!(operation, AdminOperation::Counters | AdminOperation::Status | AdminOperation::SlowReads)
 }
 
 fn json<T: serde::Serialize>(page: &T) -> Result<Bytes, Failure> {

@@ -1,4 +1,4 @@
-//! HTTP for operators on a port of its own: `/metrics`, `/livez`, `/readyz`, `/status`. Reads only, no
+//! HTTP for operators on a port of its own: `/metrics`, `/livez`, `/readyz`, `/status`, `/slow`. Reads only, no
 //! authentication: keep the port private. Connections and their lives are bounded.
 
 use super::metrics;
@@ -39,7 +39,8 @@ pub async fn serve(listener: TcpListener, observer: Arc<Observer>) {
     let router = Router::new()
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready).with_state(observer.clone()))
-        .route("/status", get(status).with_state(observer))
+        .route("/status", get(status).with_state(observer.clone()))
+        .route("/slow", get(slow).with_state(observer))
         .route("/metrics", get(scrape).with_state(registry));
     if let Err(error) = axum::serve(listener, router).await {
         tracing::error!(%error, "admin HTTP ended");
@@ -62,6 +63,10 @@ async fn ready(State(observer): State<Arc<Observer>>) -> impl IntoResponse {
 
 async fn status(State(observer): State<Arc<Observer>>) -> impl IntoResponse {
     Json(observer.status())
+}
+
+async fn slow(State(observer): State<Arc<Observer>>) -> impl IntoResponse {
+    Json(observer.path.slow_reads())
 }
 
 async fn scrape(State(registry): State<Arc<prometheus_client::registry::Registry>>) -> impl IntoResponse {

@@ -3,6 +3,7 @@
 //! by peer, by a fixed set of names.
 
 use super::status::Observer;
+use crate::transport::udp;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -67,6 +68,15 @@ impl NodeFigures {
         let kind = prometheus_client::metrics::MetricType::Gauge;
         let mut metric = encoder.encode_descriptor("node", "Who this node is; always 1.", None, kind)?;
         ConstGauge::new(1.0).encode(metric.encode_family(&labels)?)?;
+        let ends = [("node", node.ends.node), ("authority", node.ends.authority)];
+        let ends = ends.map(|(name, end)| (name.to_owned(), end as f64));
+        let help = "When a certificate ends, seconds since the Unix epoch.";
+        family(encoder, ("certificate_not_after", help, "certificate"), Some(&Unit::Seconds), ends)?;
+        let udp = udp::least();
+        let buffers =
+            [("receive", udp.receive), ("send", udp.send)].map(|(way, bytes)| (way.to_owned(), bytes as f64));
+        let help = "The smallest buffer that the system gave to a UDP socket.";
+        family(encoder, ("udp_buffer", help, "way"), Some(&Unit::Bytes), buffers)?;
         let ready = ConstGauge::new(if node.is_ready() { 1.0 } else { 0.0 });
         figure(encoder, "ready", "1 if every check of /readyz holds.", &ready)?;
         let replica = node.replica.status();

@@ -5,7 +5,7 @@
 //! | [`status`] | the status page: what a node says about itself |
 //! | [`desk`] | administrative operations of authenticated clients |
 //! | [`metrics`] | the same figures for Prometheus |
-//! | [`http`] | HTTP on a port of its own: /metrics, /livez, /readyz, /status |
+//! | [`http`] | HTTP on a port of its own: /metrics, /livez, /readyz, /status, /slow |
 
 pub mod desk;
 pub mod http;

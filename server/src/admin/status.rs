@@ -3,12 +3,15 @@
 use crate::clock;
 use crate::peer::cancel_channel::{CancelChannel, CancelStatus};
 use crate::peer::directory::Directory;
+use crate::peer::hello::PEER_VERSION;
 use crate::replica::{ReplicaControl, ReplicaStatus};
 use crate::request::counters::CountersSnapshot;
 use crate::request::path::{PathStatus, RequestPath};
 use crate::shutdown::Phase;
 use crate::transport::dispatch::SessionCounters;
+use crate::transport::expiry::CertificateEnds;
 use crate::transport::listen::ListenCounters;
+use crate::transport::udp::{self, UdpBuffers};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -43,6 +46,8 @@ pub struct StatusPage {
     pub version: String,
     /// Version of the wire format.
     pub protocol_version: u16,
+    /// Version of what peers say to each other.
+    pub peer_version: u16,
     /// Process id.
     pub process: u32,
     /// Seconds since the start.
@@ -51,6 +56,8 @@ pub struct StatusPage {
     pub phase: String,
     /// Everything `/readyz` asks for holds.
     pub ready: bool,
+    /// `real`, or `modelled`: service times are drawn.
+    pub device: String,
     /// Service times come from a modelled device.
     pub modelled: bool,
     /// Clients may disturb the device.
@@ -59,6 +66,10 @@ pub struct StatusPage {
     pub allow_faults: bool,
     /// Where it listens.
     pub addresses: Addresses,
+    /// When its certificates end.
+    pub certificates: CertificatesStatus,
+    /// The smallest buffers that the system gave to any UDP socket of the process, bytes.
+    pub udp_buffers: UdpBuffers,
     /// Store and order.
     pub replica: ReplicaStatus,
     /// Committed less applied.
@@ -71,6 +82,19 @@ pub struct StatusPage {
     pub topology: Topology,
     /// What the operator allows.
     pub ceiling: Ceiling,
+}
+
+/// When the certificates of a node end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificatesStatus {
+    /// The node's own: seconds since the Unix epoch.
+    pub node_not_after_unix_s: u64,
+    /// Seconds until then; negative once it is over.
+    pub node_expires_in_s: i64,
+    /// The authority's: seconds since the Unix epoch.
+    pub authority_not_after_unix_s: u64,
+    /// Seconds until then; negative once it is over.
+    pub authority_expires_in_s: i64,
 }
 
 /// All counters of a node.
@@ -132,6 +156,8 @@ pub struct Observer {
     pub modelled: bool,
     /// Where it listens.
     pub addresses: Addresses,
+    /// When its certificates end.
+    pub ends: CertificateEnds,
     /// The request path.
     pub path: RequestPath,
     /// The cancel channel.
@@ -158,10 +184,27 @@ impl Observer {
             Check { name: "not-stopping", outcome: unless(phase != Phase::Running, "the node is on its way out") },
             Check { name: "replica", outcome: self.replica.ready() },
             Check {
+                name: "certificate",
+                outcome: unless(self.certificates().node_expires_in_s <= 0, "this node's certificate has expired"),
+            },
+            Check {
                 name: "storage",
                 outcome: unless(status.storage_latched, "reads are refused: storage failed repeatedly"),
             },
         ]
+    }
+
+    /// When the certificates end, from now.
+    pub fn certificates(&self) -> CertificatesStatus {
+        let now = i64::try_from(clock::unix_ns() / 1_000_000_000).unwrap_or(i64::MAX);
+        let left = |end: u64| i64::try_from(end).unwrap_or(i64::MAX).saturating_sub(now);
+        let CertificateEnds { node, authority } = self.ends;
+        CertificatesStatus {
+            node_not_after_unix_s: node,
+            node_expires_in_s: left(node),
+            authority_not_after_unix_s: authority,
+            authority_expires_in_s: left(authority),
+        }
     }
 
     /// Does every check hold?
@@ -178,14 +221,18 @@ impl Observer {
             cluster: self.cluster.to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             protocol_version: PROTOCOL_VERSION,
+            peer_version: PEER_VERSION,
             process: std::process::id(),
             uptime_s: clock::now().since(self.started).as_secs(),
             phase: format!("{:?}", *self.phase.borrow()).to_lowercase(),
             ready: self.is_ready(),
+            device: if self.modelled { "modelled" } else { "real" }.to_owned(),
             modelled: self.modelled,
             allow_disturb: self.allow_disturb,
             allow_faults: self.allow_faults,
             addresses: self.addresses,
+            certificates: self.certificates(),
+            udp_buffers: udp::least(),
             lag: replica.committed.0.saturating_sub(replica.applied.0),
             replica,
             path: self.path.status(),

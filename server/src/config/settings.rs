@@ -98,7 +98,7 @@ settings! {
     peer_address "peer_address": SocketAddr = "127.0.0.1:7401", address;
     /// Where peers are listened to for cancels (QUIC).
     cancel_address "cancel_address": SocketAddr = "127.0.0.1:7402", address;
-    /// Where HTTP is served: /metrics, /livez, /readyz, /status. Not authenticated: keep it private.
+    /// Where HTTP is served: /metrics, /livez, /readyz, /status, /slow. Not authenticated: keep it private.
     admin_address "admin_address": SocketAddr = "127.0.0.1:7403", address;
     /// The members of the cluster, this node among them; empty: this node alone.
     members "members": Vec<MemberSetting> = "", list(|text| text.parse());
@@ -144,11 +144,15 @@ settings! {
     connection_writes_max "connection_writes_max": usize = "1024", count(1, 1 << 20);
     /// Start records kept while recording is on.
     start_records_max "start_records_max": usize = "262144", count(1, 1 << 24);
+    /// Reads that are on this node for this long or longer stand in the slow-read log; 0: none.
+    slow_read "slow_read_us": Duration = "100000", micros(0, 60_000_000);
 
     /// Most client connections; one more is refused.
     connections_max "connections_max": usize = "1024", count(1, 1 << 20);
     /// Most client handshakes under way; beyond half of it addresses are validated first, beyond it refused.
     handshakes_max "handshakes_max": usize = "128", count(2, 1 << 16);
+    /// Most client handshakes that begin per second, after a burst of 32: they cost the thread that serves clients.
+    handshake_rate_max "handshake_rate_max": u32 = "250", count(1, 1 << 20);
     /// Longest time from the first packet of a connection to its hello.
     handshake_limit "handshake_limit_us": Duration = "3000000", micros(10_000, 60_000_000);
     /// Most bytes of answers that wait for one client's connection; a client that lets more wait is cut off.

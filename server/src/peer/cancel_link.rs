@@ -2,7 +2,7 @@
 //! what peers send. Everything here runs on that one thread; it starts no other.
 
 use super::cancel_channel::{CancelReceiver, CancelWire, Peer, Shared};
-use super::handshake::{self, Backoff, Dialler};
+use super::handshake::{self, Backoff, Dialler, Entrance, NotIn};
 use super::health::PairHealth;
 use crate::clock;
 use crate::transport::quic::CLOSE_DONE;
@@ -17,7 +17,6 @@ use tiedkv_protocol::ids::NodeId;
 use tiedkv_protocol::limits::{CANCELS_PER_DATAGRAM_MAX, MEMBERS_MAX, PEER_DATAGRAM_BYTES_MAX};
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::peer::{Cancel, PeerDatagram};
-use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::MissedTickBehavior;
 
@@ -265,13 +264,17 @@ fn jitter(pause: Duration) -> Duration {
 
 /// Accepts what peers dial; at most [`ACCEPTED_MAX`] at a time.
 async fn accept(shared: Arc<Shared>, wire: Arc<CancelWire>, receiver: CancelReceiver) {
-    let room = Arc::new(Semaphore::new(ACCEPTED_MAX));
+    let mut entrance = Entrance::new(ACCEPTED_MAX);
     let mut tasks = JoinSet::new();
     while let Some(incoming) = wire.endpoint.accept().await {
         while tasks.try_join_next().is_some() {}
-        let Some((incoming, permit)) = handshake::admit(incoming, &room, ACCEPTED_MAX) else {
-            shared.counters.accepts_failed.fetch_add(1, Relaxed);
-            continue;
+        let (incoming, permit) = match entrance.admit(incoming) {
+            Ok(admitted) => admitted,
+            Err(NotIn::ToProveItself) => continue,
+            Err(NotIn::Refused) => {
+                shared.counters.accepts_failed.fetch_add(1, Relaxed);
+                continue;
+            }
         };
         let (shared, wire, receiver) = (shared.clone(), wire.clone(), receiver.clone());
         tasks.spawn(async move {

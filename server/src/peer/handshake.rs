@@ -1,6 +1,8 @@
 //! Connections between nodes of one cluster: dialled or accepted, authenticated by certificate, with a deadline.
 //! Says who is there; keeps nothing, tries nothing twice ([`Backoff`] says when its caller may).
 
+use crate::clock;
+use crate::peer::address_rates::AddressRates;
 use crate::transport::quic::CLOSE_STRANGER;
 use crate::transport::tls::{Credentials, Port, StrangerError};
 use quinn::{ClientConfig, Connection, Endpoint, Incoming};
@@ -96,22 +98,50 @@ impl Dialler<'_> {
     }
 }
 
-/// A place for a connection that somebody dials, out of `places`: refused when none is left, and asked to prove its
-/// address first (QUIC Retry, RFC 9000 section 8.1.2) when less than half are, so that a flood of forged addresses
-/// keeps no peer out.
-pub fn admit(incoming: Incoming, room: &Arc<Semaphore>, places: usize) -> Option<(Incoming, OwnedSemaphorePermit)> {
-    let Ok(permit) = room.clone().try_acquire_owned() else {
-        incoming.refuse();
-        return None;
-    };
-    let crowded = room.available_permits() < places / 2;
-    if crowded && !incoming.remote_address_validated() && incoming.may_retry() {
-        if let Err(error) = incoming.retry() {
-            tracing::debug!(%error, "retry not possible");
-        }
-        return None;
+/// Who may begin a handshake on a port of the peers. A handshake costs signatures, on the cancel port at real-time
+/// priority: so every address proves itself first (QUIC Retry, RFC 9000 section 8.1.2), which costs a round trip at each
+/// dial, and begins a bounded number.
+#[derive(Debug)]
+pub struct Entrance {
+    room: Arc<Semaphore>,
+    rates: AddressRates,
+}
+
+impl Entrance {
+    /// With room for `places` connections at a time, half-open ones included.
+    pub fn new(places: usize) -> Self {
+        Self { room: Arc::new(Semaphore::new(places)), rates: AddressRates::default() }
     }
-    Some((incoming, permit))
+
+    /// A place for a connection that somebody dials.
+    ///
+    /// # Errors
+    /// It has to prove its address first, or was refused.
+    pub fn admit(&mut self, incoming: Incoming) -> Result<(Incoming, OwnedSemaphorePermit), NotIn> {
+        if !incoming.remote_address_validated() && incoming.may_retry() {
+            if let Err(error) = incoming.retry() {
+                tracing::debug!(%error, "retry not possible");
+            }
+            return Err(NotIn::ToProveItself);
+        }
+        let permit = self.room.clone().try_acquire_owned();
+        match permit {
+            Ok(permit) if self.rates.take(incoming.remote_address().ip(), clock::now()) => Ok((incoming, permit)),
+            _ => {
+                incoming.refuse();
+                Err(NotIn::Refused)
+            }
+        }
+    }
+}
+
+/// Why a connection does not begin (yet).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotIn {
+    /// The same dialler comes again with a proof of its address.
+    ToProveItself,
+    /// No place, or too many handshakes of this address.
+    Refused,
 }
 
 /// Takes a connection that somebody dials to `port`.

@@ -2,7 +2,7 @@
 //! and those that were dialled to it. Says hello, refuses strangers and nodes whose folder is another one than
 //! before. What the streams carry is not known here.
 
-use crate::peer::handshake::admit;
+use crate::peer::handshake::Entrance;
 use crate::peer::hello::{HelloReply, Incarnations, NotAdmitted, PeerHello};
 use crate::peer::stream::{StreamError, read_message, write_message};
 use crate::transport::listen::endpoint;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use tiedkv_protocol::identity::NODE_DNS_NAME;
 use tiedkv_protocol::ids::NodeId;
 use tiedkv_protocol::limits::MEMBERS_MAX;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 /// A dial with its handshake and hello takes at most this long; who waits may wait less.
@@ -192,9 +192,9 @@ impl RaftLink {
 
     /// Serves what peers dial until [`close`](Self::close).
     pub async fn accept(self: Arc<Self>, service: Arc<dyn PeerService>) {
-        let room = Arc::new(Semaphore::new(ACCEPTED_MAX));
+        let mut entrance = Entrance::new(ACCEPTED_MAX);
         while let Some(incoming) = self.endpoint.accept().await {
-            let Some((incoming, permit)) = admit(incoming, &room, ACCEPTED_MAX) else { continue };
+            let Ok((incoming, permit)) = entrance.admit(incoming) else { continue };
             let (link, service) = (self.clone(), service.clone());
             tokio::spawn(async move {
                 if let Err(error) = link.welcome(incoming, service).await {

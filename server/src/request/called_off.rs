@@ -25,10 +25,12 @@ impl PathState {
             CancelOutcome::Withdrawn { copy, waited } => {
                 self.tell_lane(&copy, waited);
                 drop(table);
+                copy.note_ended_by(from);
                 self.end_silently(&copy, Silent::Cancelled);
             }
             CancelOutcome::Yield { copy } => {
                 let worker = copy.worker();
+                copy.note_ended_by(from);
                 drop(table);
                 // Both started: this one, the higher number, is the duplicate.
                 counters.duplicates_seen.add_one();

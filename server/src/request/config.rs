@@ -36,6 +36,8 @@ pub struct RequestConfig {
     pub chunk_max: Duration,
     /// Start records kept while recording is on. Default 262,144.
     pub start_records_max: usize,
+    /// Copies that are here for this long or longer stand in the slow-read log; zero: none. Default 100 ms.
+    pub slow_read: Duration,
     /// Lower the priority of workers (nice +19): for machines where the cancel thread may not run SCHED_FIFO.
     pub nice_workers: bool,
     /// Workers ask for a short slice, so that they are not late on a busy machine.
@@ -60,6 +62,7 @@ impl RequestConfig {
             caller_rate_max: 0,
             chunk_max: Duration::from_millis(100),
             start_records_max: 256 * 1024,
+            slow_read: Duration::from_millis(100),
             nice_workers: false,
             prompt_workers: false,
         }

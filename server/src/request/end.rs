@@ -6,6 +6,7 @@ use crate::clock;
 use crate::request::doors::Caller;
 use crate::request::execute::position_needed;
 use crate::request::held::HeldCopy;
+use crate::request::slow_log::SlowEnd;
 use crate::request::state::PathState;
 use crate::request::tie::Which;
 use bytes::Bytes;
@@ -50,6 +51,12 @@ impl PathState {
         }
         let end = if outcome.is_ok() { CopyEnd::Answered } else { CopyEnd::Failed };
         self.record(copy, now, end);
+        let end = match (&outcome, started) {
+            (Ok(_), _) => SlowEnd::Answered,
+            (Err(_), Some(_)) => SlowEnd::Failed,
+            (Err(_), None) => SlowEnd::Refused,
+        };
+        self.slow.note(copy, now, end);
         self.send(&copy.caller, copy.request.request, service, outcome, value);
     }
 
@@ -86,6 +93,12 @@ impl PathState {
             }
             Silent::Cancelled => counters.cancelled.add_one(),
         }
+        let end = match why {
+            Silent::Withdrawn => SlowEnd::Withdrawn,
+            Silent::Yielded => SlowEnd::Yielded,
+            Silent::Cancelled => SlowEnd::Cancelled,
+        };
+        self.slow.note(copy, now, end);
     }
 
     /// Drops a copy at its arrival: a named peer's cancel had come before it.

@@ -8,6 +8,7 @@ use crate::storage::disturbance::Job;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use tiedkv_protocol::ids::NodeId;
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::ReadRequest;
 
@@ -36,6 +37,8 @@ pub struct HeldCopy {
     started_ns: AtomicU64,
     left_ns: AtomicU64,
     worker: AtomicU32,
+    /// The node whose cancel ended it, plus one; 0 for none.
+    ended_by: AtomicU64,
 }
 
 /// What admission adds to a request.
@@ -74,6 +77,7 @@ impl HeldCopy {
             started_ns: AtomicU64::new(0),
             left_ns: AtomicU64::new(0),
             worker: AtomicU32::new(NOBODY),
+            ended_by: AtomicU64::new(0),
         }
     }
 
@@ -89,6 +93,16 @@ impl HeldCopy {
             0 => None,
             started => Some(Moment(started)),
         }
+    }
+
+    /// This peer's cancel ends it.
+    pub fn note_ended_by(&self, peer: NodeId) {
+        self.ended_by.store(peer.0.wrapping_add(1), Relaxed);
+    }
+
+    /// Whose cancel ended it, if one did.
+    pub fn ended_by(&self) -> Option<NodeId> {
+        self.ended_by.load(Relaxed).checked_sub(1).map(NodeId)
     }
 
     /// Modelled service time that is left.

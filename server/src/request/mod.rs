@@ -29,6 +29,7 @@ pub mod lane_room;
 pub mod recent_ties;
 pub mod records;
 pub mod set_aside;
+pub mod slow_log;
 pub mod tie;
 pub mod wait;
 pub mod write;

@@ -11,6 +11,7 @@ use crate::request::config::{BadRequestConfig, RequestConfig};
 use crate::request::counters::CountersSnapshot;
 use crate::request::doors::{Caller, CancelSender};
 use crate::request::keeper::{CallKeeper, run_keeper};
+use crate::request::slow_log::SlowRead;
 use crate::request::start::Worker;
 use crate::request::state::{PathState, sorted};
 use crate::storage::disturbance::{LaneDisturbance, LaneName};
@@ -69,6 +70,19 @@ pub struct LaneStatus {
     pub busy_workers: u32,
 }
 
+/// Entries of the tables that copies pass through: all but connections and callers are 0 at rest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TablesStatus {
+    /// Copies in the registry of ties.
+    pub registry: u64,
+    /// Copies at the desks, by connection and request.
+    pub desks: u64,
+    /// Connections that sent copies and are open.
+    pub connections: u64,
+    /// Callers of those.
+    pub callers: u64,
+}
+
 /// The request path at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathStatus {
@@ -84,6 +98,8 @@ pub struct PathStatus {
     pub in_flight: u64,
     /// Estimated median service time, microseconds; 0 while unknown.
     pub service_p50_us: u64,
+    /// Entries of tables.
+    pub tables: TablesStatus,
     /// Per lane.
     pub lanes: Vec<LaneStatus>,
 }
@@ -193,6 +209,11 @@ impl RequestPath {
         self.path().records.page(from, count_max)
     }
 
+    /// The slow-read log, newest last.
+    pub fn slow_reads(&self) -> Vec<SlowRead> {
+        self.path().slow.lines()
+    }
+
     /// The counters.
     pub fn counters(&self) -> CountersSnapshot {
         let path = self.path();
@@ -217,6 +238,7 @@ impl RequestPath {
             storage_latched: path.storage_latched(now),
             in_flight: path.in_flight(),
             service_p50_us: path.service_p50().as_micros() as u64,
+            tables: path.tables(),
             lanes: (0..).zip(&path.lanes).map(lane_status).collect(),
         }
     }

@@ -11,9 +11,10 @@ use crate::request::doors::CancelSender;
 use crate::request::health::{ServiceMedian, StorageHealth};
 use crate::request::held::HeldCopy;
 use crate::request::lane_room::LaneRoom;
-use crate::request::path::Neighbours;
+use crate::request::path::{Neighbours, TablesStatus};
 use crate::request::recent_ties::RecentTiesBounds;
 use crate::request::records::StartRecords;
+use crate::request::slow_log::SlowLog;
 use crate::request::tie::{TieSettings, TieTable};
 use crate::storage::key::LaneOfKey;
 use crate::storage::state_store::StateStore;
@@ -43,6 +44,7 @@ pub struct PathState {
     pub(crate) lanes: Vec<LaneRoom>,
     pub(crate) counters: Counters,
     pub(crate) records: StartRecords,
+    pub(crate) slow: SlowLog,
     pub(crate) fail_reads: AtomicBool,
     pub(crate) draining: AtomicBool,
     pub(crate) closing: AtomicBool,
@@ -84,6 +86,7 @@ impl PathState {
             lanes: (0..config.lanes).map(|_| LaneRoom::new(config.queue_max, config.aside_max, applied)).collect(),
             counters: Counters::default(),
             records: StartRecords::new(config.start_records_max),
+            slow: SlowLog::new(config.slow_read),
             fail_reads: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -104,6 +107,20 @@ impl PathState {
             barrier: around.barrier,
             config,
         }
+    }
+
+    /// Entries of the tables that copies pass through.
+    pub(crate) fn tables(&self) -> TablesStatus {
+        let registry = self.stripes.iter().map(|stripe| stripe.lock().len() as u64).sum();
+        let mut tables = TablesStatus { registry, ..TablesStatus::default() };
+        for desk in &self.desks {
+            let desk = desk.lock();
+            let (callers, connections) = desk.known();
+            tables.desks += desk.in_flight() as u64;
+            tables.callers += callers as u64;
+            tables.connections += connections as u64;
+        }
+        tables
     }
 
     /// The registry stripe in which all events of this copy's race meet.

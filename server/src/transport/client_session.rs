@@ -5,8 +5,10 @@
 //! and leaves the connection open; bytes that are no frames end it, with a reason.
 
 use super::dispatch::{Door, Session};
+use super::large::take_large;
 use super::quic::{CLOSE_DONE, CLOSE_OVER_LIMIT, CLOSE_PROTOCOL, CLOSE_SHUTDOWN, CLOSE_TOO_SLOW};
 use super::replies::{LargeFrame, Replies};
+use super::tls::Client;
 use crate::clock;
 use crate::peer::directory::Announcement;
 use crate::shutdown::{Phase, reached};
@@ -14,12 +16,9 @@ use bytes::Bytes;
 use quinn::{Connection, RecvStream, SendStream, VarInt};
 use std::sync::Arc;
 use std::time::Duration;
-use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::frame::{self, Frame, FrameDecoder, FrameKind, PREFIX_BYTES};
+use tiedkv_protocol::frame::{self, FrameDecoder, FrameKind, PREFIX_BYTES};
 use tiedkv_protocol::hello::{Hello, Notice, Welcome};
-use tiedkv_protocol::ids::CallerId;
-use tiedkv_protocol::limits::{FRAME_BYTES_MAX, HEADER_BYTES_MAX, INLINE_VALUE_BYTES_MAX, PROTOCOL_VERSION};
-use tiedkv_protocol::response::Failure;
+use tiedkv_protocol::limits::{HEADER_BYTES_MAX, INLINE_VALUE_BYTES_MAX, PROTOCOL_VERSION};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -30,8 +29,6 @@ const CHUNK_BYTES_MAX: usize = 64 * 1024;
 const INLINE_FRAME_BYTES_MAX: usize = PREFIX_BYTES + HEADER_BYTES_MAX + INLINE_VALUE_BYTES_MAX;
 /// Longest time that the last answers of a connection may take to be acknowledged when the node stops.
 const FLUSH_LIMIT: Duration = Duration::from_millis(500);
-/// Longest time for one frame on a stream of its own to arrive whole.
-const LARGE_FRAME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why a connection ends; becomes the close code and the reason that the client sees.
 #[derive(Debug)]
@@ -55,10 +52,10 @@ impl End {
 ///
 /// # Errors
 /// When the client is too slow, speaks another version or no frames; the connection is closed then.
-pub async fn greet(door: &Arc<Door>, connection: Connection, caller: CallerId) -> Option<Greeted> {
+pub async fn greet(door: &Arc<Door>, connection: Connection, client: Client) -> Option<Greeted> {
     let limit = door.limits.handshake_limit;
     let greeted = match timeout(limit, hello(door, &connection)).await {
-        Ok(Ok(streams)) => Ok(Greeted { connection: connection.clone(), caller, streams }),
+        Ok(Ok(streams)) => Ok(Greeted { connection: connection.clone(), client, streams }),
         Ok(Err(end)) => Err(end),
         Err(_) => Err(End::new(CLOSE_TOO_SLOW, format!("no hello within {limit:?}"))),
     };
@@ -75,7 +72,7 @@ pub async fn greet(door: &Arc<Door>, connection: Connection, caller: CallerId) -
 /// A client that said hello and was welcomed.
 pub struct Greeted {
     connection: Connection,
-    caller: CallerId,
+    client: Client,
     streams: Streams,
 }
 
@@ -130,10 +127,10 @@ async fn hello(door: &Door, connection: &Connection) -> Result<Streams, End> {
 
 /// Serves until the client leaves, breaks the protocol, does not read, or the node stops.
 pub async fn serve(door: Arc<Door>, greeted: Greeted) {
-    let Greeted { connection, caller, streams } = greeted;
+    let Greeted { connection, client, streams } = greeted;
     let Streams { send, recv, decoder, told, changes } = streams;
     let replies = Arc::new(Replies::new(door.limits.replies_waiting_max_bytes));
-    let session = Session::new(door.clone(), caller, replies.clone());
+    let session = Session::new(door.clone(), &client, replies.clone());
     let mut tasks = JoinSet::new();
     tasks.spawn(write(door.clone(), connection.clone(), send, replies.clone()));
     tasks.spawn(close_on_overflow(connection.clone(), replies.clone()));
@@ -303,39 +300,4 @@ async fn announce(mut told: Announcement, mut changes: watch::Receiver<Announcem
         }
         told = now;
     }
-}
-
-/// Frames on streams of their own: large writes. At most as many at once as the transport grants, and as the node
-/// has permits for.
-async fn take_large(session: Session, connection: Connection) {
-    let mut streams = JoinSet::new();
-    while let Ok(stream) = connection.accept_uni().await {
-        while streams.try_join_next().is_some() {}
-        streams.spawn(take_one_large(session.clone(), stream));
-    }
-}
-
-async fn take_one_large(session: Session, mut stream: RecvStream) {
-    let permits = session.door().large_frames.clone();
-    let whole = timeout(LARGE_FRAME_LIMIT, async {
-        let _permit = permits.acquire_owned().await.ok()?;
-        let bytes = stream.read_to_end(FRAME_BYTES_MAX + 4).await.ok()?;
-        let mut decoder = FrameDecoder::default();
-        decoder.feed(&bytes);
-        drop(bytes);
-        let frame = decoder.next_frame().ok().flatten();
-        frame.filter(|_| decoder.pending_bytes() == 0)
-    });
-    match whole.await {
-        Ok(Some(frame)) if is_allowed_apart(&frame) => session.take(&frame, clock::now()),
-        _ => {
-            let text = "a stream of its own must hold exactly one Write frame, and end in time";
-            session.refuse(Failure::new(ErrorCode::Malformed, text));
-        }
-    }
-}
-
-/// Copies and withdraws must come in the one ordered stream (rule R14, docs/tie-protocol.md).
-fn is_allowed_apart(frame: &Frame) -> bool {
-    frame.kind == FrameKind::Write
 }

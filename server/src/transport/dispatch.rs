@@ -1,8 +1,10 @@
 //! What to do with one frame of a client: decode its message and call the room it is for. Answers what cannot be
 //! decoded, so that every request that can be named gets an answer.
 
+use super::large::LargeRoom;
 use super::replies::Replies;
-use crate::admin::desk::Desk;
+use super::tls::Client;
+use crate::admin::desk::{Desk, Rights};
 use crate::clock;
 use crate::peer::directory::Directory;
 use crate::request::doors::{Caller, CancelSender, Writer};
@@ -16,7 +18,7 @@ use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::frame::{Frame, FrameKind};
 use tiedkv_protocol::hello::Notice;
-use tiedkv_protocol::ids::{CallerId, ClusterId, NodeId, RequestId};
+use tiedkv_protocol::ids::{ClusterId, NodeId, RequestId};
 use tiedkv_protocol::limits::{INLINE_VALUE_BYTES_MAX, TIME_LEFT_MAX, WITHDRAWS_MAX};
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::{AdminRequest, Ping, ReadRequest, Withdraw, WriteRequest};
@@ -60,8 +62,8 @@ pub struct Door {
     pub directory: Arc<Directory>,
     /// Administration.
     pub desk: Arc<Desk>,
-    /// Large frames that may arrive at the same time, over all connections.
-    pub large_frames: Arc<Semaphore>,
+    /// Places for large frames.
+    pub large_frames: LargeRoom,
     /// Whether the node is on its way out.
     pub phase: watch::Receiver<Phase>,
     /// What sessions count.
@@ -86,21 +88,31 @@ pub struct SessionCounters {
 pub struct Session {
     door: Arc<Door>,
     caller: Caller,
+    rights: Rights,
     replies: Arc<Replies>,
     writes: Arc<Semaphore>,
+    large: Arc<Semaphore>,
 }
 
 impl Session {
-    /// A session of `caller` whose answers go to `replies`.
-    pub fn new(door: Arc<Door>, caller: CallerId, replies: Arc<Replies>) -> Self {
+    /// A session of `client` whose answers go to `replies`.
+    pub fn new(door: Arc<Door>, client: &Client, replies: Arc<Replies>) -> Self {
         let connection = door.counters.connections.fetch_add(1, Relaxed) + 1;
         let writes = Arc::new(Semaphore::new(door.limits.connection_writes_max));
-        Self { door, caller: Caller { id: caller, connection, replies: replies.clone() }, replies, writes }
+        let caller = Caller { id: client.caller, connection, replies: replies.clone() };
+        let rights = if client.operator { Rights::Operator } else { Rights::Client };
+        let large = door.large_frames.share(client.caller);
+        Self { door, caller, rights, replies, writes, large }
     }
 
     /// What all sessions share.
     pub fn door(&self) -> &Door {
         &self.door
+    }
+
+    /// The caller's share of the places for large frames.
+    pub(super) fn large_share(&self) -> &Arc<Semaphore> {
+        &self.large
     }
 
     /// Numbers the connection within the process.
@@ -155,6 +167,12 @@ impl Session {
     pub fn refuse(&self, failure: Failure) {
         self.door.counters.malformed.fetch_add(1, Relaxed);
         self.push(FrameKind::Notice, &Notice::Refused(failure), Bytes::new());
+    }
+
+    /// Answers a write that did not come whole.
+    pub(super) fn refuse_write(&self, request: RequestId, failure: Failure) {
+        self.door.counters.malformed.fetch_add(1, Relaxed);
+        self.write_reply(request, failure);
     }
 
     fn decode<T: DeserializeOwned>(&self, frame: &Frame) -> Option<T> {
@@ -247,7 +265,7 @@ impl Session {
         };
         tokio::spawn(async move {
             let limit = Duration::from_micros(request.time_left_us).min(TIME_LEFT_MAX);
-            let answer = timeout(limit, session.door.desk.answer(request.operation)).await;
+            let answer = timeout(limit, session.door.desk.answer(request.operation, session.rights)).await;
             let (outcome, document) = match answer {
                 Ok(Ok(document)) => (Ok(()), document),
                 Ok(Err(failure)) => (Err(failure), Bytes::new()),

@@ -20,6 +20,13 @@ const IDLE_MAX: Duration = Duration::from_secs(5);
 /// hundred small packets a second, acknowledging every other one (QUIC's default) made 37 % of all packets, each
 /// of them a wake-up; answers and copies carry acknowledgements anyway.
 const UNACKNOWLEDGED_MAX: u32 = 16;
+/// Streams with large values that a client may have open at a time.
+const CLIENT_LARGE_STREAMS_MAX: u32 = 8;
+/// Bytes of one stream of a client that wait to be taken.
+const CLIENT_STREAM_WINDOW_BYTES: u32 = 1_250_000;
+/// Bytes of one connection of a client that wait to be taken: all of its streams' windows, so that large values that
+/// wait for a place never keep the ordered stream waiting.
+const CLIENT_WINDOW_BYTES: u32 = (CLIENT_LARGE_STREAMS_MAX + 1) * CLIENT_STREAM_WINDOW_BYTES;
 /// Half-open handshakes that wait per endpoint; one more is refused.
 pub const HANDSHAKES_MAX: usize = 256;
 /// Bytes that not yet accepted connections may buffer, each and in total.
@@ -49,8 +56,10 @@ pub fn transport(port: Port) -> TransportConfig {
     transport.ack_frequency_config(Some(acknowledgements));
     match port {
         Port::Client => {
-            transport.max_concurrent_bidi_streams(VarInt::from_u32(4));
-            transport.max_concurrent_uni_streams(VarInt::from_u32(64));
+            transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
+            transport.max_concurrent_uni_streams(VarInt::from_u32(CLIENT_LARGE_STREAMS_MAX));
+            transport.stream_receive_window(VarInt::from_u32(CLIENT_STREAM_WINDOW_BYTES));
+            transport.receive_window(VarInt::from_u32(CLIENT_WINDOW_BYTES));
             transport.datagram_receive_buffer_size(None);
         }
         Port::Peer => {

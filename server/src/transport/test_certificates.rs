@@ -3,7 +3,7 @@
 use super::tls::{CertificateFiles, Credentials};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType};
 use std::path::{Path, PathBuf};
-use tiedkv_protocol::identity::{CLIENT_DNS_NAME, Identity, NODE_DNS_NAME, Role};
+use tiedkv_protocol::identity::{Identity, Role};
 use tiedkv_protocol::ids::{ClusterId, NodeId};
 
 /// The cluster of all test certificates that do not say otherwise.
@@ -40,11 +40,7 @@ impl TestAuthority {
         identity: &Identity,
         change: impl FnOnce(&mut CertificateParams),
     ) -> CertificateFiles {
-        let dns = match identity.role {
-            Role::Node(_) => NODE_DNS_NAME,
-            Role::Client(_) => CLIENT_DNS_NAME,
-        };
-        let mut params = CertificateParams::new(vec![dns.to_owned()]).unwrap();
+        let mut params = CertificateParams::new(vec![identity.role.dns_name().to_owned()]).unwrap();
         params.subject_alt_names.push(SanType::URI(identity.to_string().try_into().unwrap()));
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         change(&mut params);
@@ -73,6 +69,12 @@ impl TestAuthority {
     /// Certificate of a client of [`CLUSTER`].
     pub fn client(&self, name: &str) -> CertificateFiles {
         self.issue(name, &client_identity(name), |_| ())
+    }
+
+    /// Certificate of an operator of [`CLUSTER`].
+    pub fn operator(&self, name: &str) -> CertificateFiles {
+        let identity = Identity { cluster: CLUSTER, role: Role::Operator(name.to_owned()) };
+        self.issue(&format!("operator-{name}"), &identity, |_| ())
     }
 
     fn path(&self, name: &str) -> PathBuf {

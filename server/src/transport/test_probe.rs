@@ -44,9 +44,9 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Connected, no hello said.
+    /// Connected as an operator, no hello said.
     pub async fn dial(node: &Node, authority: &TestAuthority) -> Self {
-        Self::dial_with(node, dialler(&authority.client("probe"), Port::Client)).await
+        Self::dial_with(node, dialler(&authority.operator("probe"), Port::Client)).await
     }
 
     /// Connected with certificates or transport settings of its own.
@@ -61,9 +61,20 @@ impl Probe {
         Self { _endpoint: endpoint, connection, send, recv, decoder, welcome: None, put_by, writes: 0 }
     }
 
-    /// Connected and welcomed.
+    /// Connected as an operator and welcomed.
     pub async fn greeted(node: &Node, authority: &TestAuthority) -> Self {
-        let mut probe = Self::dial(node, authority).await;
+        Self::dial(node, authority).await.welcomed().await
+    }
+
+    /// Connected as a client that is no operator, and welcomed.
+    pub async fn greeted_as_client(node: &Node, authority: &TestAuthority) -> Self {
+        let config = dialler(&authority.client("app"), Port::Client);
+        Self::dial_with(node, config).await.welcomed().await
+    }
+
+    /// Says hello and waits for the welcome.
+    pub async fn welcomed(self) -> Self {
+        let mut probe = self;
         probe.say(FrameKind::Hello, &hello(PROTOCOL_VERSION, PROTOCOL_VERSION), &[]).await;
         probe.welcome = Some(probe.message(FrameKind::Welcome).await);
         probe

@@ -5,6 +5,7 @@
 //! (a resumed session would skip the check of the certificate, and copies must never be replayed). This room
 //! opens no socket; [`super::quic`] turns its configurations into QUIC ones.
 
+use super::expiry::{self, CertificateEnds};
 use rustls::RootCertStore;
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
@@ -197,6 +198,8 @@ pub struct Credentials {
     node: NodeId,
     provider: Arc<CryptoProvider>,
     roots: Arc<RootCertStore>,
+    /// Seconds since the Unix epoch; 0 if it could not be read.
+    authority_ends: u64,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 }
@@ -215,7 +218,7 @@ impl Credentials {
     /// Names the file and what is wrong with it.
     pub fn load(files: &CertificateFiles, wanted: Option<NodeId>) -> Result<Self, CertificateError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let roots = load_authority(&files.authority)?;
+        let (roots, authority_ends) = load_authority(&files.authority)?;
         let chain = load_certificates(&files.certificate)?;
         let key = PrivateKeyDer::from_pem_file(&files.key)
             .map_err(|error| pem_error(&files.key, "private key (PEM `PRIVATE KEY`)", error))?;
@@ -232,7 +235,7 @@ impl Credentials {
             }
         };
         check_key(files, &provider, &chain, &key)?;
-        Ok(Self { identity, node, provider, roots: Arc::new(roots), chain, key })
+        Ok(Self { identity, node, provider, roots: Arc::new(roots), authority_ends, chain, key })
     }
 
     /// Who this node is.
@@ -243,6 +246,12 @@ impl Credentials {
     /// Which cluster it belongs to.
     pub fn cluster(&self) -> ClusterId {
         self.identity.cluster
+    }
+
+    /// When the node's certificate and its authority's end.
+    pub fn ends(&self) -> CertificateEnds {
+        let node = self.chain.first().and_then(|leaf| expiry::not_after(leaf));
+        CertificateEnds { node: node.unwrap_or(0), authority: self.authority_ends }
     }
 
     /// TLS of a listener: demands a certificate of the cluster's authority.
@@ -295,18 +304,22 @@ impl Credentials {
                 Err(StrangerError::WrongNode { wanted, found: *found })
             }
             (Role::Node(found), _) => Ok(*found),
-            (Role::Client(_), _) => Err(StrangerError::WrongRole { found: identity.to_string(), port }),
+            (Role::Client(_) | Role::Operator(_), _) => {
+                Err(StrangerError::WrongRole { found: identity.to_string(), port })
+            }
         }
     }
 
-    /// The client at the other end, by name and [`CallerId`], if it is a client of this cluster.
+    /// The client at the other end, if it is one of this cluster.
     ///
     /// # Errors
     /// Says who it is instead; close the connection with that.
-    pub fn check_client(&self, connection: &quinn::Connection) -> Result<(CallerId, String), StrangerError> {
+    pub fn check_client(&self, connection: &quinn::Connection) -> Result<Client, StrangerError> {
         let identity = self.check_cluster(connection)?;
+        let caller = caller_id(&identity);
         match &identity.role {
-            Role::Client(name) => Ok((caller_id(&identity), name.clone())),
+            Role::Client(name) => Ok(Client { caller, name: name.clone(), operator: false }),
+            Role::Operator(name) => Ok(Client { caller, name: name.clone(), operator: true }),
             Role::Node(_) => Err(StrangerError::WrongRole { found: identity.to_string(), port: Port::Client }),
         }
     }
@@ -318,6 +331,17 @@ impl Credentials {
         }
         Err(StrangerError::WrongCluster { found: identity.cluster, own: self.identity.cluster })
     }
+}
+
+/// Who speaks on the client port, by certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// What its ties, cancels and bounds are scoped by.
+    pub caller: CallerId,
+    /// The name in its certificate.
+    pub name: String,
+    /// It may change the cluster.
+    pub operator: bool,
 }
 
 /// The caller of a client identity: the first 16 bytes of the SHA-256 of its text, the same on all nodes.
@@ -351,14 +375,17 @@ fn identity_in(leaf: &CertificateDer<'_>) -> Result<Identity, String> {
     text.parse().map_err(|error: tiedkv_protocol::identity::BadIdentity| error.to_string())
 }
 
-fn load_authority(path: &Path) -> Result<RootCertStore, CertificateError> {
+/// The authority, and when the first of its certificates to do so ends.
+fn load_authority(path: &Path) -> Result<(RootCertStore, u64), CertificateError> {
     let mut roots = RootCertStore::empty();
-    for certificate in load_certificates(path)? {
+    let certificates = load_certificates(path)?;
+    let ends = certificates.iter().filter_map(|certificate| expiry::not_after(certificate)).min();
+    for certificate in certificates {
         roots
             .add(certificate)
             .map_err(|error| CertificateError::Unusable { path: path.to_owned(), reason: error.to_string() })?;
     }
-    Ok(roots)
+    Ok((roots, ends.unwrap_or(0)))
 }
 
 fn load_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {

@@ -147,9 +147,12 @@ async fn the_other_end_is_told_by_its_certificate() {
         Some(Err(StrangerError::WrongCluster { found: ClusterId(9), .. }))
     ));
     assert_eq!(judged(&node, Port::Cancel, &forged, peer(None)).await, None);
-    let (caller, name) =
-        judged(&node, Port::Client, &alice, |connection| node.check_client(connection)).await.unwrap().unwrap();
-    assert_eq!((caller, name.as_str()), (caller_id(&client_identity("alice")), "alice"));
+    let judge = |connection: &quinn::Connection| node.check_client(connection);
+    let found = judged(&node, Port::Client, &alice, judge).await.unwrap().unwrap();
+    let caller = caller_id(&client_identity("alice"));
+    assert_eq!(found, Client { caller, name: "alice".to_owned(), operator: false });
+    let found = judged(&node, Port::Client, &authority.operator("ops"), judge).await.unwrap().unwrap();
+    assert!(found.operator && found.name == "ops", "{found:?}");
     assert!(matches!(
         judged(&node, Port::Client, &two, |connection| node.check_client(connection)).await,
         Some(Err(StrangerError::WrongRole { port: Port::Client, .. }))

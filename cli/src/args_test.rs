@@ -1,0 +1,30 @@
+//! The definition of the command line: sound, with examples, near misses named.
+
+use super::*;
+use clap::CommandFactory;
+
+#[test]
+fn the_definition_is_sound() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_command_shows_examples() {
+    let mut whole = Cli::command();
+    for command in whole.get_subcommands_mut().filter(|command| command.get_name() != "help") {
+        if command.has_subcommands() && command.get_name() == "bench" {
+            let inner: Vec<String> =
+                command.get_subcommands_mut().map(|inner| inner.render_help().to_string()).collect();
+            assert!(inner.iter().all(|help| help.contains("Example")), "{inner:?}");
+        } else {
+            let help = command.render_help().to_string();
+            assert!(help.contains("Example"), "{}: {help}", command.get_name());
+        }
+    }
+}
+
+#[test]
+fn a_wrong_flag_names_the_nearest() {
+    let error = Cli::try_parse_from(["tiedkv", "demo", "--scene", "none"]).unwrap_err().to_string();
+    assert!(error.contains("--scenes"), "{error}");
+}
