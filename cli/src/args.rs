@@ -16,7 +16,8 @@ Examples:
   tiedkv status --cluster \"$URL\" -o json        what every node says about itself
 
 Exit codes: 0 ok, 1 not found or not as expected, 2 usage, 3 unavailable, 4 deadline, 5 unknown outcome of a write.
-Environment: TIEDKV_CLUSTER (--cluster), TIEDKV_OUTPUT (-o), TIEDKV_TIED (on or off: off sends every read untied).";
+Environment: TIEDKV_CLUSTER (--cluster), TIEDKV_OUTPUT (-o), TIEDKV_TIED (off: every read untied,
+nothing extra; observe: decide and count only; on).";
 
 /// A replicated key-value store that keeps reads fast when its machines are busy.
 #[derive(Debug, Parser)]

@@ -21,6 +21,8 @@ pub mod flags {
     pub const STORAGE_SUSPECT: u8 = 1 << 4;
     /// The topology changed since this connection's last copy of it: ask again.
     pub const TOPOLOGY_CHANGED: u8 = 1 << 5;
+    /// The node's workers were busy for more than 80 % of the last second or so: hedges would only add to it.
+    pub const BUSY: u8 = 1 << 6;
 }
 
 /// How a node served one copy; in every answer, good or not.

@@ -1,11 +1,12 @@
 //! Plays simulated worlds: one seed with its violations, many seeds, the table of the design, or the cost of the
 //! client's pure rooms.
 //!
-//! `sim --table [--seconds N] [--seed N]`, `sim --cost`, `sim --seed N [--planted NAME]`, `sim --seeds N [--from N] [--planted NAME]`.
+//! `sim --table [--seconds N] [--seed N]`, `sim --storm [--seed N]`, `sim --cost`,
+//! `sim --seed N [--planted NAME]`, `sim --seeds N [--from N] [--planted NAME]`.
 
 use std::process::ExitCode;
 use tiedkv_client::policy::ReadPolicy;
-use tiedkv_tests::sim::{Planted, WorldConfig, cost, play, table};
+use tiedkv_tests::sim::{Planted, WorldConfig, cost, play, storm, table};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -20,7 +21,7 @@ fn main() -> ExitCode {
 }
 
 fn run(words: &[String]) -> Result<bool, String> {
-    let known = ["--table", "--cost", "--seconds", "--seed", "--seeds", "--from", "--planted"];
+    let known = ["--table", "--storm", "--cost", "--seconds", "--seed", "--seeds", "--from", "--planted"];
     if let Some(other) = words.iter().find(|word| word.starts_with("--") && !known.contains(&word.as_str())) {
         return Err(format!("{other} is not known; there are {}", known.join(", ")));
     }
@@ -39,6 +40,10 @@ fn run(words: &[String]) -> Result<bool, String> {
     if words.iter().any(|word| word == "--table") {
         let (seed, seconds) = (number("--seed", 1)?, number("--seconds", 200)?);
         table::print(seed, seconds, &mut std::io::stdout().lock()).map_err(|error| error.to_string())?;
+        return Ok(true);
+    }
+    if words.iter().any(|word| word == "--storm") {
+        storm::print(number("--seed", 3)?, &mut std::io::stdout().lock()).map_err(|error| error.to_string())?;
         return Ok(true);
     }
     if words.iter().any(|word| word == "--cost") {

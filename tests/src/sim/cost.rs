@@ -5,7 +5,8 @@ use rand::{Rng, SeedableRng};
 use std::time::Duration;
 use tiedkv_client::clock;
 use tiedkv_client::copies::{Actions, Answer, CopyIndex, Event, Timer};
-use tiedkv_client::engine::{Engine, EngineSettings, Replica, Ways};
+use tiedkv_client::engine::{Asked, Engine, EngineSettings, Replica, Ways};
+use tiedkv_client::learn::Ended;
 use tiedkv_client::pace::{Pace, PaceSettings};
 use tiedkv_client::policy::ReadPolicy;
 use tiedkv_client::race::Race;
@@ -37,12 +38,13 @@ pub fn per_read(policy: ReadPolicy, reads: u32) -> Duration {
     let replicas: Vec<Replica<'_>> =
         nodes.iter().map(|node| Replica { node: *node, zone: "", down: false }).collect();
     let mut actions = Actions::new();
+    let asked = Asked { gated: true, ..policy.into() };
     let started = clock::now();
     for _ in 0..reads {
-        let decision = engine.decide(policy, now + Duration::from_secs(1), &replicas, &ways, now, &mut rng);
-        let mut race = Race::new(decision.plan);
+        let decision = engine.decide(asked, now + Duration::from_secs(1), &replicas, &ways, now, &mut rng);
+        let mut race = Race::new(decision.plan.clone());
         let mut tie_id = || TieId(ids.random());
-        let mut host = engine.host(policy, &ways, &mut tie_id, &mut rng);
+        let mut host = engine.host(asked, &ways, &mut tie_id, &mut rng);
         race.on_event(Event::Begin, now, &mut host, &mut actions);
         while let Some(at) = race.armed(Timer::NextCopy) {
             race.on_event(Event::Timer(Timer::NextCopy), at, &mut host, &mut actions);
@@ -62,7 +64,7 @@ pub fn per_read(policy: ReadPolicy, reads: u32) -> Duration {
                     pace.record(latency, wait, served, now);
                 }
                 engine.answered(latency, &service, None, now);
-                engine.read_ended(policy, decision.hold_out, &race, latency, Some(&service), now);
+                engine.read_ended(asked, &Ended::of(&race, &decision), latency, Some(&service), now);
             }
         }
         debug_assert!(race.copies().iter().all(|copy| copy.kind != CopyKind::Hedge));
