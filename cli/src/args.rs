@@ -63,6 +63,8 @@ pub enum Command {
     Health(Connect),
     /// Who belongs to the cluster
     Member(Member),
+    /// How far clients may use read policies, and which nodes are out for reads
+    Policy(Policy),
     /// Measure a running cluster
     #[command(subcommand)]
     Bench(Bench),
@@ -270,6 +272,58 @@ pub struct Member {
     pub connect: Connect,
     #[command(subcommand)]
     pub command: MemberCommand,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tiedkv policy show
+  tiedkv policy set --mode off                       no ties, no extra copies, from any client, within a second
+  tiedkv policy set --mode on --share 0.05           on for one read in twenty, the others only observe
+  tiedkv policy set --copies 2 --budget 0.02
+  tiedkv policy eject --node 3                       reads ask node 3 last, from every client")]
+pub struct Policy {
+    #[command(flatten)]
+    pub connect: Connect,
+    #[command(subcommand)]
+    pub command: PolicyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// Show the ceiling in force
+    Show,
+    /// Change the ceiling; what is not named stays
+    Set(PolicySet),
+    /// Take a node out for reads: it is asked last
+    Eject {
+        /// Its identity
+        #[arg(long, value_name = "ID")]
+        node: u64,
+    },
+    /// Put a node back for reads
+    Restore {
+        /// Its identity
+        #[arg(long, value_name = "ID")]
+        node: u64,
+    },
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+pub struct PolicySet {
+    /// off: untied, nothing extra; observe: decide and count only; on
+    #[arg(long, value_name = "MODE")]
+    pub mode: Option<String>,
+    /// Most copies of a tie
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=3))]
+    pub copies: Option<u8>,
+    /// Most extra work, as a share of good answers; `own` leaves it to each client
+    #[arg(long, value_name = "SHARE")]
+    pub budget: Option<String>,
+    /// With mode on: the share of reads to which it applies; the others observe
+    #[arg(long, value_name = "SHARE")]
+    pub share: Option<f64>,
 }
 
 #[derive(Debug, Subcommand)]
