@@ -20,7 +20,7 @@ use tiedkv_protocol::request::AdminOperation;
 /// within a tokio runtime; its few tasks end when the last clone and view are dropped.
 #[derive(Clone, Debug)]
 pub struct Client {
-    view: View,
+    pub(crate) view: View,
 }
 
 impl Client {

@@ -213,6 +213,11 @@ impl View {
         write::write(&self.inner, WriteOperation::Delete { key: key.into() }, Bytes::new(), options).await
     }
 
+    #[cfg(test)]
+    pub(crate) fn extras_out(&self) -> u32 {
+        self.inner.own.lock().engine.extras_out()
+    }
+
     /// What this view's session has seen.
     pub fn token(&self) -> PositionToken {
         self.inner.token_of(self.inner.seen())

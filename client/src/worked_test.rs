@@ -274,3 +274,43 @@ fn by_default_a_read_is_judged_and_one_that_names_its_policy_is_not() {
         assert!(client.get_with("k", asked).await.unwrap().report.not_tied.is_some());
     });
 }
+
+#[test]
+#[ignore = "long: a million reads over real QUIC"]
+fn a_million_cancelled_reads_leave_nothing_behind() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let cluster = FakeCluster::start(3).await;
+        cluster.script(|_, request| match request.read.0 % 3 {
+            0 => Deed::Answer(MS),
+            1 => Deed::Silence,
+            _ => Deed::Answer(Duration::ZERO),
+        });
+        let client = connect(&cluster, |_| {}).await;
+        let views: Vec<crate::View> = (0..16).map(|seed| client.view(seed)).collect();
+        for round in 0..500_u64 {
+            let mut reads = tokio::task::JoinSet::new();
+            for number in 0..2_000_u64 {
+                let view = views[(number % 16) as usize].clone();
+                let wait = Duration::from_micros((round * 31 + number) % 3_000);
+                reads.spawn(async move {
+                    let read = view.get_with("k", options(ReadPolicy::TIED2.with_rescue()));
+                    drop(tokio::time::timeout(wait, read).await);
+                });
+            }
+            while reads.join_next().await.is_some() {}
+            cluster.nodes.iter().for_each(|node| node.state.lock().reads.clear());
+        }
+        let stats = client.stats();
+        assert_eq!((stats.reads, stats.outstanding.total()), (1_000_000, 0));
+        assert!(stats.reads_dropped > 300_000 && stats.balanced(), "{stats:?}");
+        let connections = client.view.shared().connections();
+        assert_eq!(
+            connections.table().peers.iter().filter_map(|peer| peer.link()).map(|link| link.owed()).sum::<usize>(),
+            0
+        );
+        for view in &views {
+            assert_eq!(view.extras_out(), 0);
+        }
+    });
+}

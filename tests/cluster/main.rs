@@ -21,6 +21,7 @@ mod ghost;
 mod lag;
 mod load;
 mod pages;
+mod policy;
 mod replicated;
 mod tool;
 mod wire;
