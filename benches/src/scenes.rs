@@ -120,6 +120,7 @@ impl Profile {
             warm_up: self.warm_up,
             measured: self.measured,
             policy: scene.policy,
+            gated: false,
             level: self.level,
             deadline: Duration::from_secs(5),
             workload: self.workload,

@@ -16,7 +16,8 @@ Examples:
   tiedkv status --cluster \"$URL\" -o json        what every node says about itself
 
 Exit codes: 0 ok, 1 not found or not as expected, 2 usage, 3 unavailable, 4 deadline, 5 unknown outcome of a write.
-Environment: TIEDKV_CLUSTER (--cluster), TIEDKV_OUTPUT (-o), TIEDKV_TIED (on or off: off sends every read untied).";
+Environment: TIEDKV_CLUSTER (--cluster), TIEDKV_OUTPUT (-o), TIEDKV_TIED (off: every read untied,
+nothing extra; observe: decide and count only; on).";
 
 /// A replicated key-value store that keeps reads fast when its machines are busy.
 #[derive(Debug, Parser)]
@@ -64,6 +65,8 @@ pub enum Command {
     Slow(Slow),
     /// Who belongs to the cluster; changing that needs an operator's certificate
     Member(Member),
+    /// How far clients may use read policies, and which nodes are out for reads
+    Policy(Policy),
     /// Measure a running cluster
     #[command(subcommand)]
     Bench(Bench),
@@ -73,7 +76,9 @@ impl Command {
     /// Which cluster it is for, if it connects to one.
     pub fn connect(&self) -> Option<&Connect> {
         match self {
-            Self::Demo(_) | Self::Start(_) | Self::Certs(_) | Self::Bench(Bench::Busy(_)) => None,
+            Self::Demo(_) | Self::Start(_) | Self::Certs(_) | Self::Bench(Bench::Busy(_) | Bench::Writes(_)) => {
+                None
+            }
             Self::Get(args) => Some(&args.connect),
             Self::Put(args) => Some(&args.connect),
             Self::Del(args) => Some(&args.connect),
@@ -82,6 +87,7 @@ impl Command {
             Self::Health(args) => Some(&args.connect),
             Self::Slow(args) => Some(&args.connect),
             Self::Member(args) => Some(&args.connect),
+            Self::Policy(args) => Some(&args.connect),
             Self::Bench(Bench::Run(args)) => Some(&args.connect),
             Self::Bench(Bench::Ping(args)) => Some(&args.connect),
         }
@@ -349,6 +355,58 @@ pub struct Member {
     pub connect: Connect,
     #[command(subcommand)]
     pub command: MemberCommand,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tiedkv policy show
+  tiedkv policy set --mode off                       no ties, no extra copies, from any client, within a second
+  tiedkv policy set --mode on --share 0.05           on for one read in twenty, the others only observe
+  tiedkv policy set --copies 2 --budget 0.02
+  tiedkv policy eject --node 3                       reads ask node 3 last, from every client")]
+pub struct Policy {
+    #[command(flatten)]
+    pub connect: Connect,
+    #[command(subcommand)]
+    pub command: PolicyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// Show the ceiling in force
+    Show,
+    /// Change the ceiling; what is not named stays
+    Set(PolicySet),
+    /// Take a node out for reads: it is asked last
+    Eject {
+        /// Its identity
+        #[arg(long, value_name = "ID")]
+        node: u64,
+    },
+    /// Put a node back for reads
+    Restore {
+        /// Its identity
+        #[arg(long, value_name = "ID")]
+        node: u64,
+    },
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+pub struct PolicySet {
+    /// off: untied, nothing extra; observe: decide and count only; on
+    #[arg(long, value_name = "MODE")]
+    pub mode: Option<String>,
+    /// Most copies of a tie
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=3))]
+    pub copies: Option<u8>,
+    /// Most extra work, as a share of good answers; `own` leaves it to each client
+    #[arg(long, value_name = "SHARE")]
+    pub budget: Option<String>,
+    /// With mode on: the share of reads to which it applies; the others observe
+    #[arg(long, value_name = "SHARE")]
+    pub share: Option<f64>,
 }
 
 #[derive(Debug, Subcommand)]

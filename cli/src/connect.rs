@@ -20,9 +20,8 @@ pub fn url(connect: &Connect) -> Result<&str> {
 /// # Errors
 /// When the string or the environment is wrong; exit code 2.
 pub fn config(connect: &Connect) -> Result<Config> {
-    let mut config = Config::from_url(url(connect)?).map_err(usage)?;
-    config.policy = environment::policy(config.policy).map_err(usage)?;
-    Ok(config)
+    environment::check_own_tied().map_err(usage)?;
+    Config::from_url(url(connect)?).map_err(usage)
 }
 
 /// A client of that cluster.

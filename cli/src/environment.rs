@@ -1,11 +1,9 @@
 //! Environment variables of the tool: unknown names that look like ours are errors, not silence.
 
-use tiedkv_client::ReadPolicy;
+use tiedkv_client::switchboard::{VARIABLE as TIED, from_environment};
 
 /// Every variable of the tool itself; `start` also knows one per setting of a node.
 pub const NAMES: [&str; 3] = ["TIEDKV_CLUSTER", "TIEDKV_OUTPUT", TIED];
-/// Switches tied reads off for a whole process.
-const TIED: &str = "TIEDKV_TIED";
 
 /// A variable that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +17,7 @@ pub enum BadVariable {
         nearest: String,
     },
     /// A wrong value.
-    #[error("environment variable TIEDKV_TIED: `{0}` is neither `on` nor `off`")]
+    #[error("environment variable: {0}")]
     Tied(String),
 }
 
@@ -38,25 +36,20 @@ pub fn check_names(names: impl Iterator<Item = String>) -> Result<(), BadVariabl
     Ok(())
 }
 
-/// Whether reads may be tied: `TIEDKV_TIED`, default on.
+/// Checks `TIEDKV_TIED`; the client obeys it by itself.
 ///
 /// # Errors
-/// When the value is neither `on` nor `off`.
-pub fn tied(value: Option<&str>) -> Result<bool, BadVariable> {
-    match value {
-        None | Some("on") => Ok(true),
-        Some("off") => Ok(false),
-        Some(other) => Err(BadVariable::Tied(other.to_owned())),
-    }
+/// When the value is neither `off`, `observe` nor `on`.
+pub fn check_tied(value: Option<&str>) -> Result<(), BadVariable> {
+    from_environment(value).map(drop).map_err(|error| BadVariable::Tied(error.to_string()))
 }
 
-/// The policy that the environment leaves of `policy`.
+/// [`check_tied`] of this process.
 ///
 /// # Errors
-/// As [`tied`].
-pub fn policy(policy: ReadPolicy) -> Result<ReadPolicy, BadVariable> {
-    let allowed = tied(std::env::var(TIED).ok().as_deref())?;
-    Ok(if allowed { policy } else { ReadPolicy { rescue: policy.rescue, ..ReadPolicy::UNTIED } })
+/// As [`check_tied`].
+pub fn check_own_tied() -> Result<(), BadVariable> {
+    check_tied(std::env::var(TIED).ok().as_deref())
 }
 
 #[cfg(test)]
@@ -76,8 +69,11 @@ mod tests {
     }
 
     #[test]
-    fn the_switch_has_two_values() {
-        assert_eq!((tied(None), tied(Some("off"))), (Ok(true), Ok(false)));
-        assert!(tied(Some("no")).is_err());
+    fn the_switch_has_three_values() {
+        assert_eq!(
+            (check_tied(None), check_tied(Some("off")), check_tied(Some("observe"))),
+            (Ok(()), Ok(()), Ok(()))
+        );
+        assert!(check_tied(Some("no")).unwrap_err().to_string().contains("TIEDKV_TIED"));
     }
 }

@@ -19,6 +19,7 @@ mod health;
 mod member;
 mod outcome;
 mod output;
+mod policy;
 mod print_config;
 mod progress;
 mod put;
@@ -87,6 +88,7 @@ fn run(cli: Cli) -> anyhow::Result<End> {
         Command::Health(args) => runtime.block_on(health::run(&args, output.unwrap_or(Format::Table))),
         Command::Slow(args) => runtime.block_on(slow::run(&args, output.unwrap_or(Format::Table))),
         Command::Member(args) => runtime.block_on(member::run(&args, output.unwrap_or(Format::Table))),
+        Command::Policy(args) => runtime.block_on(policy::run(&args, output.unwrap_or(Format::Table))),
         Command::Bench(Bench::Busy(args)) => runtime.block_on(bench_busy::run(&args)),
         Command::Bench(Bench::Ping(args)) => {
             runtime.block_on(bench_ping::run(&args, output.unwrap_or(Format::Table)))

@@ -3,12 +3,12 @@
 
 use crate::args::{Connect, Format};
 use crate::connect::{config, url};
-use crate::environment;
 use crate::outcome::{End, usage};
 use crate::output;
 use anyhow::Result;
 use serde_json::json;
 use tiedkv_client::config::SETTINGS;
+use tiedkv_client::switchboard::{VARIABLE, from_environment};
 
 /// One setting in force.
 #[derive(Debug)]
@@ -32,12 +32,10 @@ pub fn run(connect: &Connect, format: Format) -> Result<End> {
         "flag --cluster"
     };
     let mut rows = rows(url, from);
-    if !environment::tied(std::env::var("TIEDKV_TIED").ok().as_deref()).map_err(usage)?
-        && let Some(row) = rows.iter_mut().find(|row| row.name == "policy")
-    {
-        row.value = config(connect)?.policy.to_string();
-        row.source = "environment TIEDKV_TIED".to_owned();
-    }
+    let tied = std::env::var(VARIABLE).ok();
+    from_environment(tied.as_deref()).map_err(usage)?;
+    let source = tied.as_ref().map_or_else(|| "default".to_owned(), |_| "environment".to_owned());
+    rows.push(Row { name: VARIABLE, value: tied.unwrap_or_else(|| "on".to_owned()), source, default: "on" });
     match format {
         Format::Json => {
             let row = |row: &Row| json!({ "name": row.name, "value": row.value, "source": row.source, "default": row.default });

@@ -2,7 +2,7 @@
 //!
 //! Refilled by good answers only, so that it dries out when the answers do (gRPC retry throttling, proposal A6,
 //! has the same shape), with a burst and a small floor. It pays no tie copy and no free fail-over. It decides
-//! nothing but yes or no.
+//! nothing but yes or no. A call for many keys has its share for the whole call: [`CallShare`].
 
 use std::time::Duration;
 use tiedkv_protocol::moment::Moment;
@@ -38,6 +38,28 @@ pub struct Budget {
     paid: Moment,
     replica_down: bool,
     ceiling_ppm: Option<u32>,
+    /// Room beyond the burst while calls for many keys are under way: theirs, width x ratio each.
+    widened: u64,
+}
+
+/// What the keys of one call may take together: width x ratio, at least one. Give it back with [`Budget::close`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallShare {
+    /// Whole extra copies that the call may still send.
+    left: u32,
+    room: u64,
+}
+
+impl CallShare {
+    /// Whole extra copies that the call may still send.
+    pub fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// One was sent.
+    pub fn spend(&mut self) {
+        self.left = self.left.saturating_sub(1);
+    }
 }
 
 impl Budget {
@@ -53,7 +75,23 @@ impl Budget {
             paid: now,
             replica_down: false,
             ceiling_ppm: None,
+            widened: 0,
         }
+    }
+
+    /// A call for `width` keys begins: it may send width x ratio extra copies, and while it lasts as many tokens may be
+    /// kept on top of the burst (they are still earned by good answers only, its own among them).
+    #[must_use = "the room that a call takes is given back"]
+    pub fn open(&mut self, width: usize) -> CallShare {
+        let room = self.per_answer.saturating_mul(width as u64);
+        self.widened = self.widened.saturating_add(room);
+        CallShare { left: u32::try_from(room.div_ceil(TOKEN)).unwrap_or(u32::MAX).max(1), room }
+    }
+
+    /// The call is over.
+    pub fn close(&mut self, share: CallShare) {
+        self.widened = self.widened.saturating_sub(share.room);
+        self.tokens = self.tokens.min(self.limit());
     }
 
     /// A read got a good answer. Refusals, failures and expiries do not count.
@@ -106,7 +144,7 @@ impl Budget {
     }
 
     fn limit(&self) -> u64 {
-        if self.ceiling_ppm == Some(0) { 0 } else { self.halved(self.burst) }
+        if self.ceiling_ppm == Some(0) { 0 } else { self.halved(self.burst.saturating_add(self.widened)) }
     }
 
     fn halved(&self, amount: u64) -> u64 {
@@ -144,6 +182,19 @@ mod tests {
         while budget.take(Moment::ZERO) {}
         (0..80).for_each(|_| budget.good_answer());
         assert_eq!(budget.tokens(), 2);
+    }
+
+    #[test]
+    fn a_call_for_many_keys_has_its_share_for_the_whole_call() {
+        let mut budget = Budget::new(BudgetSettings { floor_per_second: 0.0, ..Default::default() }, Moment::ZERO);
+        while budget.take(Moment::ZERO) {}
+        let share = budget.open(1_000);
+        assert_eq!((share.left(), budget.tokens()), (50, 0), "width x ratio may be sent, and must be earned");
+        (0..950).for_each(|_| budget.good_answer());
+        assert_eq!(budget.tokens(), 47, "the burst alone would have kept 10");
+        budget.close(share);
+        assert_eq!(budget.tokens(), 10);
+        assert_eq!(budget.open(3).left(), 1, "at least one");
     }
 
     #[test]

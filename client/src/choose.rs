@@ -3,10 +3,12 @@
 //! Decides nothing itself: [`crate::engine`] does.
 
 use crate::copies::Plan;
-use crate::engine::{Decision, Replica, Ways};
+use crate::engine::{Asked, CallId, Decision, Replica, Ways};
+use crate::observe::Observed;
+use crate::operation::{LevelName, Operation, Sort};
 use crate::options::ReadOptions;
-use crate::policy::ReadPolicy;
 use crate::shared::random_u128;
+use crate::tally::Slot;
 use crate::topology::Table;
 use crate::view::ViewInner;
 use bytes::Bytes;
@@ -20,12 +22,14 @@ use tiedkv_protocol::request::{Class, ReadLevel, ReadOperation};
 /// What one read sets out with.
 #[derive(Debug)]
 pub(crate) struct Chosen {
-    pub(crate) policy: ReadPolicy,
+    pub(crate) asked: Asked,
+    /// Where it counts.
+    pub(crate) slot: Slot,
     pub(crate) plan: Plan,
     pub(crate) read: ReadId,
     pub(crate) level: ReadLevel,
     pub(crate) class: Class,
-    pub(crate) operation: ReadOperation,
+    pub(crate) what: ReadOperation,
     /// The members as they were when the read began.
     pub(crate) table: Arc<Table>,
     /// The tie delay in force; `None` for an untied read.
@@ -34,14 +38,32 @@ pub(crate) struct Chosen {
     pub(crate) not_tied: Option<crate::gate::NotTied>,
     /// It goes untied although it might have been tied, to know what that takes.
     pub(crate) hold_out: bool,
+    /// What it would have sent, if it only observes.
+    pub(crate) observed: Option<Observed>,
     /// A replica on probation that a shadow copy of this read is due for.
     pub(crate) shadow: Option<NodeId>,
+}
+
+/// What a call wants, by its options and the client's settings.
+pub(crate) fn asked(
+    view: &ViewInner,
+    options: &ReadOptions,
+    operation: Operation,
+    level: LevelName,
+    call: Option<CallId>,
+) -> Asked {
+    let config = view.shared.config();
+    let sort = Sort { operation, level };
+    let own = config.policies.of(sort, config.policy);
+    let gated = options.gate.unwrap_or(options.policy.is_none() && config.engine.gate.is_some());
+    Asked { sort, policy: options.policy.unwrap_or(own), gated, call }
 }
 
 /// Makes the plan of one read.
 pub(crate) fn choose(
     view: &ViewInner,
-    options: &ReadOptions,
+    asked: Asked,
+    class: Option<Class>,
     level: ReadLevel,
     key: Bytes,
     deadline: Moment,
@@ -50,7 +72,6 @@ pub(crate) fn choose(
     let connections = view.shared.connections();
     let config = connections.config();
     let table = connections.table().clone();
-    let policy = options.policy.unwrap_or(config.policy);
     let ways = TableWays { table: &table, cap: config.tie_delay_cap };
     let (decision, shadow) = {
         // Members and peers stand in the same order, sorted by NodeId.
@@ -59,24 +80,26 @@ pub(crate) fn choose(
             .map(|(member, peer)| Replica { node: peer.node, zone: &member.zone, down: peer.links() == 0 })
             .collect();
         let own = &mut *view.own.lock();
-        own.sync(&replicas, &table, connections.ceiling());
-        let decision = own.engine.decide(policy, deadline, &replicas, &ways, now, &mut own.rng);
-        (decision, own.engine.probation.shadow_due(now))
+        own.sync(&replicas, &table, &connections.board, now);
+        let decision = own.engine.decide(asked, deadline, &replicas, &ways, now, &mut own.rng);
+        (decision, own.engine.shadow_due(now))
     };
-    let Decision { plan, not_tied, hold_out } = decision;
+    let Decision { plan, not_tied, hold_out, observed } = decision;
     let first = plan.order.first().filter(|_| plan.width > 1);
     let tie_delay = first.map(|node| ways.tie_delay(*node));
     Chosen {
-        policy,
+        asked,
+        slot: Slot::new(asked.operation(), asked.policy),
         plan,
         read: ReadId(random_u128()),
         level,
-        class: options.class.unwrap_or(config.class),
-        operation: ReadOperation::Get { key },
+        class: class.unwrap_or(config.class),
+        what: ReadOperation::Get { key },
         table,
         tie_delay,
         not_tied,
         hold_out,
+        observed,
         shadow,
     }
 }

@@ -3,11 +3,13 @@
 
 use crate::config::Config;
 use crate::error::Error;
+use crate::fanout::MultiGet;
 use crate::options::{ReadOptions, WriteOptions};
 use crate::report::{NodeView, Read, Value, WriteReport};
 use crate::shared::Shared;
 use crate::slow::SlowRead;
 use crate::stats::Stats;
+use crate::switchboard::PolicyControl;
 use crate::view::View;
 use bytes::Bytes;
 use std::time::Duration;
@@ -19,7 +21,7 @@ use tiedkv_protocol::request::AdminOperation;
 /// within a tokio runtime; its few tasks end when the last clone and view are dropped.
 #[derive(Clone, Debug)]
 pub struct Client {
-    view: View,
+    pub(crate) view: View,
 }
 
 impl Client {
@@ -82,6 +84,17 @@ impl Client {
     /// Dropping the future withdraws every copy.
     pub async fn get_with(&self, key: impl Into<Bytes>, options: ReadOptions) -> Result<Read, Error> {
         self.view.get_with(key, options).await
+    }
+
+    /// A call for many keys (at most 10,000), each a tie of its own; they share frames, deadline and budget. Order and
+    /// repeats are kept. Nothing is read until [`MultiGet::send`], or [`MultiGet::partial`] and its `send`.
+    pub fn multi_get<K: Into<Bytes>>(&self, keys: impl IntoIterator<Item = K>) -> MultiGet {
+        self.view.multi_get(keys)
+    }
+
+    /// How far read policies may act, at run time: this program's own switch, and what is in force.
+    pub fn policy(&self) -> PolicyControl {
+        PolicyControl::new(self.view.shared().connections().board.clone())
     }
 
     /// Sets a key.
@@ -230,6 +243,12 @@ impl Client {
     /// Reads of this client and all its views that took longer than its settings call slow, newest last.
     pub fn slow_reads(&self) -> Vec<SlowRead> {
         self.view.shared().connections().slow.all()
+    }
+
+    /// The counters as a collector for a Prometheus registry (feature `metrics`).
+    #[cfg(feature = "metrics")]
+    pub fn collector(&self) -> crate::metrics::ClientCollector {
+        crate::metrics::ClientCollector::new(self.view.shared())
     }
 
     /// Closes all connections; calls that wait end with `Closed`.

@@ -7,7 +7,8 @@ use crate::engine::EngineSettings;
 use crate::gate::GateSettings;
 use crate::nearest::nearest;
 use crate::options::{Level, parse_class, parse_policy, parse_span};
-use crate::policy::ReadPolicy;
+use crate::policy::{PolicyTable, ReadPolicy};
+use crate::select::Choice;
 use std::path::PathBuf;
 use std::time::Duration;
 use tiedkv_protocol::limits::{NAME_BYTES_MAX, TIE_DELAY_CAP, TIE_DELAY_FLOOR, TIME_LEFT_MAX};
@@ -35,6 +36,10 @@ pub struct Config {
     pub certificate_name: String,
     /// How many copies of a read race, and whether a rescue may follow. Default `tied2+rescue`.
     pub policy: ReadPolicy,
+    /// Policies of operations and levels that differ from it. Default none.
+    pub policies: PolicyTable,
+    /// A file of switches that is watched while the client lives; see [`crate::switch_file`]. Default none.
+    pub tied_file: Option<PathBuf>,
     /// How fresh reads are. Default `session`.
     pub level: Level,
     /// Whole time of a call. Default 1 s, at most 60 s.
@@ -49,8 +54,7 @@ pub struct Config {
     pub tie_delay_floor: Duration,
     /// Upper bound of the tie delay, and the delay while no round trip is known. Default 10 ms.
     pub tie_delay_cap: Duration,
-    /// How each view chooses, paces and limits; see [`EngineSettings`]. Default: its own, but without the gate, so
-    /// that every read goes by its policy.
+    /// How each view chooses, judges, paces and limits; see [`EngineSettings`].
     pub engine: EngineSettings,
     /// Shortest silence after which a link that owes an answer is lost. Default 200 ms.
     pub silence_min: Duration,
@@ -103,6 +107,14 @@ pub enum ConfigError {
         /// What is wrong and what would be right.
         reason: String,
     },
+    /// The file of switches cannot be taken.
+    #[error("{path}: {reason}")]
+    SwitchFile {
+        /// The file.
+        path: String,
+        /// What is wrong, and in which line.
+        reason: String,
+    },
     /// A certificate or key cannot be used.
     #[error("{path}: {reason}")]
     Certificate {
@@ -123,7 +135,7 @@ pub struct UrlSetting {
 }
 
 /// Every setting that may stand in a connection string.
-pub const SETTINGS: [UrlSetting; 14] = [
+pub const SETTINGS: [UrlSetting; 22] = [
     setting("certs", ""),
     setting("certificate", "client"),
     setting("policy", "tied2+rescue"),
@@ -134,10 +146,18 @@ pub const SETTINGS: [UrlSetting; 14] = [
     setting("connections", "1"),
     setting("tie_floor", "50us"),
     setting("tie_cap", "10ms"),
-    setting("gate", "off"),
+    setting("gate", "on"),
     setting("silence", "200ms"),
     setting("slow", "100ms"),
     setting("udp_buffer", "2097152"),
+    setting("choice", "random"),
+    setting("hedge", "p95"),
+    setting("rescue", "p98"),
+    setting("budget", "0.05"),
+    setting("burst", "10"),
+    setting("hold_out", "0.01"),
+    setting("tied_file", ""),
+    setting("policy.OPERATION", ""),
 ];
 
 const fn setting(name: &'static str, default: &'static str) -> UrlSetting {
@@ -152,6 +172,8 @@ impl Config {
             certs: certs.into(),
             certificate_name: "client".to_owned(),
             policy: ReadPolicy::default(),
+            policies: PolicyTable::default(),
+            tied_file: None,
             level: Level::Session,
             deadline: Duration::from_secs(1),
             class: Class::Interactive,
@@ -159,7 +181,7 @@ impl Config {
             connections_per_node: 1,
             tie_delay_floor: TIE_DELAY_FLOOR,
             tie_delay_cap: TIE_DELAY_CAP,
-            engine: EngineSettings { gate: None, ..EngineSettings::default() },
+            engine: EngineSettings::default(),
             silence_min: Duration::from_millis(200),
             slow_read: Duration::from_millis(100),
             udp_buffer_bytes: 2 * 1024 * 1024,
@@ -199,6 +221,7 @@ impl Config {
             config.set(name, value)?;
         }
         config.check()?;
+        config.check_effects(&seen)?;
         Ok(config)
     }
 
@@ -224,11 +247,56 @@ impl Config {
                     value.parse().map_err(|_| wrong("udp_buffer", format!("`{value}` is no number of bytes")))?;
             }
             "silence" => self.silence_min = parse_span(value).map_err(|error| wrong("silence", error))?,
+            "choice" => self.engine.choice = parse_choice(value)?,
+            "hedge" => {
+                (self.engine.latency.hedge_quantile, self.engine.latency.hedge_fixed) =
+                    parse_delay("hedge", value, self.engine.latency.hedge_quantile)?
+            }
+            "rescue" => {
+                (self.engine.latency.rescue_quantile, self.engine.latency.rescue_fixed) =
+                    parse_delay("rescue", value, self.engine.latency.rescue_quantile)?
+            }
+            "budget" => self.engine.budget.ratio = parse_share("budget", value)?,
+            "burst" => {
+                let burst: u32 =
+                    value.parse().map_err(|_| wrong("burst", format!("`{value}` is no whole number")))?;
+                self.engine.budget.burst = f64::from(burst);
+            }
+            "hold_out" => self.engine.hold_out = parse_share("hold_out", value)?,
+            "tied_file" => self.tied_file = Some(PathBuf::from(unescape("tied_file", value)?)),
+            _ if name.starts_with("policy.") => {
+                let sort = name["policy.".len()..].parse().map_err(|error| wrong("policy.OPERATION", error))?;
+                self.policies.set(sort, parse_policy(value).map_err(|error| wrong("policy.OPERATION", error))?);
+            }
             _ => {
                 return Err(ConfigError::UnknownSetting {
                     name: clip(name),
                     nearest: nearest(name, &SETTINGS.map(|s| s.name)),
                 });
+            }
+        }
+        Ok(())
+    }
+
+    /// A setting that was given has an effect on some policy of this client, or is an error.
+    fn check_effects(&self, given: &[&str]) -> Result<(), ConfigError> {
+        let any = |has: fn(ReadPolicy) -> bool| self.policies.all(self.policy).any(has);
+        let tied = any(|policy| policy.width() > 1);
+        let rules: [(&'static str, bool, &str); 6] = [
+            ("hedge", any(ReadPolicy::hedge), "no policy of this client hedges"),
+            ("rescue", any(|policy| policy.rescue), "no policy of this client has +rescue"),
+            ("tie_floor", tied, "no policy of this client ties"),
+            ("tie_cap", tied, "no policy of this client ties"),
+            ("gate", tied, "it judges ties, and no policy of this client ties"),
+            (
+                "hold_out",
+                tied && self.engine.gate.is_some(),
+                "it holds out ties that are judged: needs a tied policy and gate=on",
+            ),
+        ];
+        for (name, has_effect, reason) in rules {
+            if given.contains(&name) && !has_effect {
+                return Err(wrong(name, format!("it would have no effect: {reason}")));
             }
         }
         Ok(())
@@ -267,6 +335,12 @@ impl Config {
             let reason = format!("{} is over {UDP_BUFFER_BYTES_MAX} bytes", self.udp_buffer_bytes);
             return Err(wrong("udp_buffer", reason));
         }
+        let engine = &self.engine;
+        for (name, share) in [("budget", engine.budget.ratio), ("hold_out", engine.hold_out)] {
+            if !(0.0..=1.0).contains(&share) {
+                return Err(wrong(name, format!("{share} is no share within 0.0 and 1.0")));
+            }
+        }
         if self.silence_min < Duration::from_millis(60) {
             return Err(wrong("silence", format!("{:?} is too short: pings go every 50ms", self.silence_min)));
         }
@@ -280,6 +354,34 @@ fn wrong(name: &'static str, reason: impl ToString) -> ConfigError {
 
 fn clip(text: &str) -> String {
     text.chars().take(200).collect()
+}
+
+/// `p95` (a quantile of latency), or a fixed span such as `20ms`.
+fn parse_delay(name: &'static str, value: &str, before: f64) -> Result<(f64, Option<Duration>), ConfigError> {
+    if let Some(percent) = value.strip_prefix('p') {
+        let percent = percent.parse::<f64>().ok().filter(|percent| (50.0..100.0).contains(percent));
+        let percent =
+            percent.ok_or_else(|| wrong(name, format!("`{value}` is no quantile from p50 to below p100")))?;
+        return Ok((percent / 100.0, None));
+    }
+    let fixed = parse_span(value).map_err(|error| wrong(name, format!("{error}, or a quantile such as p95")))?;
+    if fixed.is_zero() {
+        return Err(wrong(name, "0 sends every read twice; want a quantile such as p95 or a span"));
+    }
+    Ok((before, Some(fixed)))
+}
+
+fn parse_choice(value: &str) -> Result<Choice, ConfigError> {
+    match value {
+        "random" => Ok(Choice::Random),
+        "p2c" => Ok(Choice::PowerOfTwo),
+        "c3" => Ok(Choice::C3),
+        _ => Err(wrong("choice", format!("`{value}` is none of `random`, `p2c`, `c3`"))),
+    }
+}
+
+fn parse_share(name: &'static str, value: &str) -> Result<f64, ConfigError> {
+    value.parse().map_err(|_| wrong(name, format!("`{value}` is no share within 0.0 and 1.0")))
 }
 
 fn parse_switch(name: &'static str, value: &str) -> Result<bool, ConfigError> {

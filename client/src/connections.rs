@@ -11,6 +11,8 @@ use crate::peer::Peer;
 use crate::retry::{BackoffSettings, backoff};
 use crate::slow::SlowReads;
 use crate::stats::Counters;
+use crate::switch_file;
+use crate::switchboard::Switchboard;
 use crate::timer::Timer;
 use crate::topology::Table;
 use arc_swap::{ArcSwap, Guard};
@@ -18,7 +20,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use tiedkv_protocol::hello::{Ceiling, Notice, Topology};
+use tiedkv_protocol::hello::{Notice, Topology};
 use tiedkv_protocol::moment::Moment;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -41,7 +43,8 @@ pub(crate) struct Connections {
     table: ArcSwap<Table>,
     /// Makes changes of the table one after another.
     learning: Mutex<()>,
-    ceiling: Mutex<Ceiling>,
+    /// How far policies may act.
+    pub(crate) board: Arc<Switchboard>,
     /// Grows when a link comes up or goes down, or the table changes.
     changes: watch::Sender<u64>,
     closed: watch::Sender<bool>,
@@ -52,7 +55,7 @@ pub(crate) struct Connections {
 
 impl Connections {
     /// Begins to dial, in the current runtime.
-    pub(crate) fn start(config: Config, dialler: Dialler, timer: Timer) -> Arc<Self> {
+    pub(crate) fn start(config: Config, dialler: Dialler, timer: Timer, board: Arc<Switchboard>) -> Arc<Self> {
         let connections = Arc::new(Self {
             config,
             dialler,
@@ -61,7 +64,7 @@ impl Connections {
             timer: timer.clone(),
             table: ArcSwap::default(),
             learning: Mutex::new(()),
-            ceiling: Mutex::default(),
+            board,
             changes: watch::Sender::new(0),
             closed: watch::Sender::new(false),
             dropped: watch::Sender::new(false),
@@ -75,6 +78,11 @@ impl Connections {
         });
         connections.spawn(ask_seeds(connections.clone()));
         connections
+    }
+
+    /// Watches a file of switches, whose text was `text`, for as long as the client lives.
+    pub(crate) fn watch_switches(&self, path: Arc<std::path::Path>, text: Option<String>) {
+        self.spawn(switch_file::watch(path, self.board.clone(), text));
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -167,22 +175,10 @@ impl Connections {
         }
     }
 
-    fn learn_ceiling(&self, ceiling: Ceiling) {
-        let mut known = self.ceiling.lock();
-        if ceiling.version > known.version {
-            *known = ceiling;
-        }
-    }
-
-    /// The newest ceiling that a node told.
-    pub(crate) fn ceiling(&self) -> Ceiling {
-        *self.ceiling.lock()
-    }
-
     fn on_notice(self: &Arc<Self>, peer: &Peer, notice: Notice) {
         match notice {
             Notice::Topology(topology) => self.learn(topology, None),
-            Notice::Ceiling(ceiling) => self.learn_ceiling(ceiling),
+            Notice::Ceiling(ceiling) => self.board.learn_ceiling(ceiling),
             Notice::Refused(failure) => {
                 tracing::warn!(node = %peer.node, code = %failure.code, message = %failure.message, "refused");
             }
@@ -224,7 +220,7 @@ async fn ask_seeds(connections: Arc<Connections>) {
             Ok(dialled) => {
                 failures = 0;
                 connections.seed_errors.lock().clear();
-                connections.learn_ceiling(dialled.welcome.ceiling);
+                connections.board.learn_ceiling(dialled.welcome.ceiling);
                 connections.learn(dialled.welcome.topology.clone(), Some(dialled));
                 for peer in &connections.table().peers {
                     peer.redial.notify_waiters();
@@ -314,7 +310,7 @@ async fn serve(connections: &Arc<Connections>, peer: &Arc<Peer>, dialled: Dialle
     peer.heard_modelled(welcome.modelled);
     peer.relearn();
     let mut up = Up::new(connections, &link);
-    connections.learn_ceiling(welcome.ceiling);
+    connections.board.learn_ceiling(welcome.ceiling);
     connections.learn(welcome.topology, None);
     let on_notice: OnNotice = {
         let (connections, peer) = (connections.clone(), peer.clone());

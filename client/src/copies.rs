@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use std::time::Duration;
 use tiedkv_protocol::error::{ErrorCode, Move};
 use tiedkv_protocol::ids::{NodeId, TieId};
+use tiedkv_protocol::limits::TIE_COPIES_MAX;
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::CopyKind;
 use tiedkv_protocol::response::{Failure, Found, Service};
@@ -30,6 +31,8 @@ pub struct Plan {
     pub rescue: bool,
     /// When the read ends at the latest.
     pub deadline: Moment,
+    /// For policies that only measure what others may do: extra copies are sent unmarked, and nothing is withdrawn.
+    pub naive: bool,
 }
 
 /// One copy of a read, in order of sending: an index into [`crate::race::Race::copies`].
@@ -258,6 +261,10 @@ pub trait Host {
     fn hedge_delay(&mut self) -> Duration;
     /// How long without an answer until a rescue.
     fn rescue_delay(&mut self) -> Duration;
+    /// Most copies of a tie that begins now; a switch that was turned meanwhile holds for reads under way too.
+    fn width_max(&self) -> u8 {
+        TIE_COPIES_MAX as u8
+    }
     /// Takes a token for one extra copy: hedge, rescue or retry. False: it is not sent now.
     fn token(&mut self, kind: CopyKind, now: Moment) -> bool;
     /// The pause before round `round` + 1, not below `hint`.

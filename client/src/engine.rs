@@ -1,28 +1,31 @@
 //! One client view's decisions in one place: choice, gate, pacing, budget and what is learned from answers.
 //!
-//! [`Engine::decide`] makes the plan of a read, [`Engine::host`] answers its race, [`Engine::answered`] and
-//! [`Engine::read_ended`] learn. It holds no race, no connection and no clock; round trips belong to connections
-//! and are asked through [`Ways`].
+//! [`Engine::decide`] makes the plan of a read, [`Engine::host`] answers its race ([`crate::engine_host`]), and what
+//! came of it is learned in [`crate::learn`]. It holds no race, no connection and no clock; round trips belong to
+//! connections and are asked through [`Ways`].
 
-use crate::budget::{Budget, BudgetSettings};
+use crate::budget::{Budget, BudgetSettings, CallShare};
 use crate::control::Control;
-use crate::copies::{End, Host, Order, Outcome, Plan, SentCopy};
+use crate::copies::{Order, Plan};
+use crate::engine_host::{EngineHost, Suppressed};
 use crate::gate::{Gate, GateSettings, NotTied, Question};
 use crate::latency::{Latency, LatencySettings};
-use crate::policy::{ReadPolicy, Shape};
-use crate::probation::{Probation, ProbationSettings, Sign};
-use crate::race::Race;
-use crate::retry::{BackoffSettings, backoff};
+use crate::observe::Observed;
+use crate::operation::Sort;
+use crate::policy::{ReadPolicy, SHAPES, Shape};
+use crate::probation::{Probation, ProbationSettings};
+use crate::retry::BackoffSettings;
 use crate::select::{Candidate, Choice, Load, order};
+use crate::strain::{Strain, StrainSettings};
+use crate::wins::{Wins, WinsSettings};
 use rand::Rng;
+use slab::Slab;
 use smallvec::SmallVec;
 use std::time::Duration;
-use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::hello::Mode;
+use tiedkv_protocol::hello::{Ceiling, Mode};
 use tiedkv_protocol::ids::{NodeId, TieId};
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::CopyKind;
-use tiedkv_protocol::response::Service;
 
 /// Settings of one view; see each part for its defaults.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,7 +40,7 @@ pub struct EngineSettings {
     pub budget: BudgetSettings,
     /// Judge per read whether tying pays; `None`: every read goes by its policy. Default on.
     pub gate: Option<GateSettings>,
-    /// Share of tied reads that go untied to measure by. Default 0.01; used with the gate only.
+    /// Share of judged reads that go untied to measure by. Default 0.01.
     pub hold_out: f64,
     /// Pauses between rounds.
     pub backoff: BackoffSettings,
@@ -45,6 +48,10 @@ pub struct EngineSettings {
     pub probation: ProbationSettings,
     /// Most hedges and rescues out at once. Default 64.
     pub extras_out_max: u32,
+    /// When answers are so bad that hedges stay away.
+    pub strain: StrainSettings,
+    /// When later copies that do not win are only observed (judged reads only).
+    pub wins: WinsSettings,
 }
 
 impl Default for EngineSettings {
@@ -59,6 +66,8 @@ impl Default for EngineSettings {
             backoff: BackoffSettings::default(),
             probation: ProbationSettings::default(),
             extras_out_max: 64,
+            strain: StrainSettings::default(),
+            wins: WinsSettings::default(),
         }
     }
 }
@@ -82,33 +91,67 @@ pub struct Replica<'a> {
     pub down: bool,
 }
 
+/// A call for many keys that is under way; see [`Engine::open_call`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallId(pub(crate) usize);
+
+/// What a read wants before anything is decided.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Asked {
+    /// What is read, and how fresh.
+    pub sort: Sort,
+    /// How it is to be sent.
+    pub policy: ReadPolicy,
+    /// Judge whether tying pays, hold out a share, rest what does not win. Obeying switch, ceiling and nodes is no
+    /// part of this: that is always done.
+    pub gated: bool,
+    /// The call for many keys that it is part of.
+    pub call: Option<CallId>,
+}
+
+impl From<ReadPolicy> for Asked {
+    /// A session get that is not judged.
+    fn from(policy: ReadPolicy) -> Self {
+        Self { sort: Sort::default(), policy, gated: false, call: None }
+    }
+}
+
 /// What one read will do, and why not more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// For [`Race::new`].
+    /// For [`Race::new`](crate::race::Race::new).
     pub plan: Plan,
     /// Why it goes with fewer copies than its policy says, if so.
     pub not_tied: Option<NotTied>,
     /// It runs untied to measure by.
     pub hold_out: bool,
+    /// What it would have sent, if it only observes.
+    pub observed: Option<Observed>,
 }
 
 /// Decides and learns for one client view.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    settings: EngineSettings,
-    /// The switch and the ceiling.
+    pub(crate) settings: EngineSettings,
+    /// The switches and the ceiling; see [`Engine::ceiling`].
     pub control: Control,
     /// Whom to avoid.
     pub probation: Probation,
-    budget: Budget,
-    gate: Gate,
-    loads: SmallVec<[(NodeId, Load); 4]>,
-    /// One per shape, made when first used.
-    latency: [Option<Box<Latency>>; 4],
-    extras_out: u32,
+    pub(crate) budget: Budget,
+    /// What observed reads would have spent.
+    pub(crate) unspent: Budget,
+    pub(crate) gate: Gate,
+    pub(crate) strain: Strain,
+    pub(crate) wins: Wins,
+    pub(crate) loads: SmallVec<[(NodeId, Load); 4]>,
+    /// One per sort and shape, made when first used.
+    pub(crate) latency: Box<[Option<Box<Latency>>; Sort::COUNT * SHAPES]>,
+    pub(crate) calls: Slab<CallShare>,
+    pub(crate) extras_out: u32,
     not_tied: [u64; NotTied::ALL.len()],
-    suppressed: u64,
+    pub(crate) suppressed: [u64; Suppressed::ALL.len()],
+    /// Since they were taken last; see [`Engine::take_suppressed`].
+    pub(crate) suppressed_lately: SmallVec<[Suppressed; 4]>,
 }
 
 impl Engine {
@@ -119,12 +162,17 @@ impl Engine {
             control: Control::default(),
             probation: Probation::new(settings.probation),
             budget: Budget::new(settings.budget, now),
+            unspent: Budget::new(settings.budget, now),
             gate: Gate::new(settings.gate.unwrap_or_default()),
+            strain: Strain::new(settings.strain),
+            wins: Wins::new(settings.wins),
             loads: SmallVec::new(),
-            latency: [const { None }; 4],
+            latency: Box::new([const { None }; Sort::COUNT * SHAPES]),
+            calls: Slab::new(),
             extras_out: 0,
             not_tied: [0; NotTied::ALL.len()],
-            suppressed: 0,
+            suppressed: [0; Suppressed::ALL.len()],
+            suppressed_lately: SmallVec::new(),
         }
     }
 
@@ -132,21 +180,49 @@ impl Engine {
     pub fn members(&mut self, nodes: &[NodeId]) {
         self.loads.retain(|(node, _)| nodes.contains(node));
         self.probation.members(nodes);
+        let ejected = self.control.ceiling().ejected;
+        nodes.iter().for_each(|node| self.probation.eject(*node, ejected.contains(*node)));
         self.gate.members(nodes);
         self.latency.iter_mut().flatten().for_each(|latency| latency.relearn());
+    }
+
+    /// A node told the operator's ceiling: mode, copies, budget and who is ejected hold from now on.
+    pub fn ceiling(&mut self, ceiling: Ceiling, now: Moment) {
+        if self.control.learn(ceiling) {
+            self.budget.ceiling(ceiling.budget_ppm, now);
+            self.unspent.ceiling(ceiling.budget_ppm, now);
+            for node in self.probation.nodes() {
+                self.probation.eject(node, ceiling.ejected.contains(node));
+            }
+        }
+    }
+
+    /// A call for `width` keys begins: its keys name it in [`Asked::call`]. To be closed.
+    #[must_use = "a call is closed again"]
+    pub fn open_call(&mut self, width: usize) -> CallId {
+        CallId(self.calls.insert(self.budget.open(width)))
+    }
+
+    /// The call is over.
+    pub fn close_call(&mut self, call: CallId) {
+        if let Some(share) = self.calls.try_remove(call.0) {
+            self.budget.close(share);
+        }
     }
 
     /// Makes the plan of one read.
     pub fn decide(
         &mut self,
-        policy: ReadPolicy,
+        asked: Asked,
         deadline: Moment,
         replicas: &[Replica<'_>],
         ways: &impl Ways,
         now: Moment,
         rng: &mut impl Rng,
     ) -> Decision {
-        self.budget.replica_down(replicas.iter().any(|replica| replica.down), now);
+        let down = replicas.iter().any(|replica| replica.down);
+        self.budget.replica_down(down, now);
+        self.unspent.replica_down(down, now);
         let candidates: SmallVec<[Candidate<'_>; 4]> = replicas
             .iter()
             .map(|replica| Candidate {
@@ -159,21 +235,41 @@ impl Engine {
             })
             .collect();
         let order = order(self.settings.choice, self.settings.clients, &candidates, rng);
-        let allowed = self.control.allowed(rng);
-        let extra = allowed.mode == Mode::On && !self.gate.no_extra_copies();
-        let mut decision = Decision {
-            plan: Plan {
-                order,
-                width: policy.width(),
-                hedge: policy.hedge() && extra,
-                rescue: policy.rescue && extra,
-                deadline,
-            },
-            not_tied: None,
-            hold_out: false,
+        let policy = asked.policy;
+        let naive = policy.shape.measures();
+        let plan = Plan { order, width: policy.width(), hedge: false, rescue: false, deadline, naive };
+        let mut decision = Decision { plan, not_tied: None, hold_out: false, observed: None };
+        if policy.is_plain() {
+            return decision;
+        }
+        let allowed = self.control.allowed(asked.operation(), rng);
+        let mut mode = allowed.mode;
+        let mut reason = match mode {
+            Mode::Off => Some(NotTied::SwitchedOff),
+            Mode::Observe => Some(NotTied::Observing),
+            Mode::On => None,
         };
-        if policy.width() > 1 {
-            self.narrow(&mut decision, allowed.mode, allowed.copies_max, replicas, ways, now, rng);
+        if asked.gated && mode == Mode::On && self.wins.rests(asked.operation(), now) {
+            (mode, reason) = (Mode::Observe, Some(NotTied::NotWinning));
+        }
+        let extra = !self.gate.no_extra_copies();
+        decision.plan.hedge = policy.hedge() && extra;
+        decision.plan.rescue = policy.rescue && extra;
+        if policy.width() > 1 && mode != Mode::Off {
+            self.narrow(&mut decision, asked, allowed.copies_max, replicas, ways, now);
+        }
+        if mode == Mode::On && asked.gated && decision.plan.width > 1 && self.holds_out(rng) {
+            decision.hold_out = true;
+            decision.not_tied = Some(NotTied::HoldOut);
+            decision.plan.width = 1;
+        }
+        if let Some(reason) = reason {
+            if mode == Mode::Observe {
+                decision.observed = Some(self.observe(&decision.plan, asked, ways, allowed.sample));
+                decision.hold_out = true;
+            }
+            (decision.plan.width, decision.plan.hedge, decision.plan.rescue) = (1, false, false);
+            decision.not_tied = Some(reason);
         }
         if let Some(reason) = decision.not_tied {
             self.not_tied[reason as usize] += 1;
@@ -181,35 +277,35 @@ impl Engine {
         decision
     }
 
+    fn holds_out(&self, rng: &mut impl Rng) -> bool {
+        self.settings.hold_out > 0.0 && rng.random::<f64>() < self.settings.hold_out
+    }
+
     /// Cuts the width of a tied plan where it does not pay or is not allowed.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one decision, each of its own type")]
     fn narrow(
         &mut self,
         decision: &mut Decision,
-        mode: Mode,
+        asked: Asked,
         copies_max: u8,
         replicas: &[Replica<'_>],
         ways: &impl Ways,
         now: Moment,
-        rng: &mut impl Rng,
     ) {
         let cut = |decision: &mut Decision, width: u8, reason| {
             decision.plan.width = width;
             decision.not_tied = Some(reason);
         };
-        match mode {
-            Mode::Off => return cut(decision, 1, NotTied::SwitchedOff),
-            Mode::Observe => return cut(decision, 1, NotTied::Observing),
-            Mode::On => {}
-        }
         let Some(first) = decision.plan.order.first().copied() else { return };
         if decision.plan.order.len() < 2 {
             return cut(decision, 1, NotTied::OneReplica);
         }
+        if self.gate.ties_off() {
+            return cut(decision, 1, NotTied::TiesOff);
+        }
         if copies_max < decision.plan.width {
             cut(decision, copies_max, NotTied::Ceiling);
         }
-        if self.settings.gate.is_some() && decision.plan.width > 1 {
+        if asked.gated && decision.plan.width > 1 {
             let question = Question {
                 one_way: ways.one_way(first),
                 tie_delay: ways.tie_delay(first),
@@ -217,10 +313,6 @@ impl Engine {
             };
             if let Some(reason) = self.gate.closed(question) {
                 return cut(decision, 1, reason);
-            }
-            if self.settings.hold_out > 0.0 && rng.random::<f64>() < self.settings.hold_out {
-                decision.hold_out = true;
-                return cut(decision, 1, NotTied::HoldOut);
             }
         }
         let members: SmallVec<[NodeId; 8]> = replicas.iter().map(|replica| replica.node).collect();
@@ -245,89 +337,55 @@ impl Engine {
         count
     }
 
-    /// Answers for a race of `policy`. `tie_id` draws from the operating system's randomness (R5); `rng` need not.
+    fn observe(&self, plan: &Plan, asked: Asked, ways: &impl Ways, sample: bool) -> Observed {
+        let known = self.latency(asked.sort, asked.policy.shape);
+        let fallback = &self.settings.latency;
+        let hedge = known.map_or(fallback.hedge_unknown(), Latency::hedge_delay);
+        let rescue = known.map_or(fallback.rescue_unknown(), Latency::rescue_delay);
+        Observed {
+            policy: asked.policy,
+            width: plan.width,
+            tie_delay: plan.order.first().map_or(Duration::ZERO, |first| ways.tie_delay(*first)),
+            hedge_delay: plan.hedge.then_some(hedge),
+            rescue_delay: plan.rescue.then_some(rescue),
+            replicas: plan.order.len() as u8,
+            sample,
+        }
+    }
+
+    /// Answers for a race. `tie_id` draws from the operating system's randomness (R5); `rng` need not.
     pub fn host<'a, W: Ways, R: Rng>(
         &'a mut self,
-        policy: ReadPolicy,
+        asked: Asked,
         ways: &'a W,
         tie_id: &'a mut dyn FnMut() -> TieId,
         rng: &'a mut R,
     ) -> EngineHost<'a, W, R> {
-        EngineHost { engine: self, policy, ways, tie_id, rng }
+        EngineHost { engine: self, asked, ways, tie_id, rng }
     }
 
-    /// A copy went out.
-    pub fn copy_sent(&mut self, node: NodeId, kind: CopyKind) {
-        self.load_mut(node).outstanding += 1;
-        self.extras_out += u32::from(kind.is_extra());
+    /// A token for a copy that no race sends: a shadow read or a sample.
+    pub fn shadow_token(&mut self, now: Moment) -> bool {
+        self.extras_out < self.settings.extras_out_max && !self.gate.no_extra_copies() && self.budget.take(now)
     }
 
-    /// A copy is no longer out: answered, withdrawn or lost. Once per copy.
-    pub fn copy_gone(&mut self, node: NodeId, kind: CopyKind) {
-        let load = self.load_mut(node);
-        load.outstanding = load.outstanding.saturating_sub(1);
-        self.extras_out = self.extras_out.saturating_sub(u32::from(kind.is_extra()));
-    }
-
-    /// An answer came `latency` after its copy went to the wire; late ones too. `code` is its error, if it is one.
-    pub fn answered(&mut self, latency: Duration, service: &Service, code: Option<ErrorCode>, now: Moment) {
-        self.gate.heard(service.node, service.flags, service.unhealthy_pairs);
-        match code {
-            None => {
-                self.load_mut(service.node).answered(latency, service);
-                self.probation.observe(service.node, Sign::Good(latency), now);
-            }
-            Some(ErrorCode::Storage) => self.probation.observe(service.node, Sign::StorageFailed, now),
-            Some(_) if service.started => self.probation.observe(service.node, Sign::Failed, now),
-            Some(_) => {}
+    /// A replica on probation that a shadow read is due for; its token is taken.
+    pub fn shadow_due(&mut self, now: Moment) -> Option<NodeId> {
+        if self.probation.on_probation() == 0 || self.budget.tokens() == 0 {
+            return None;
         }
+        let due = self.probation.shadow_due(now)?;
+        self.shadow_token(now).then_some(due)
     }
 
-    /// What a node said of itself last, from whatever answer on whatever link.
-    pub fn heard(&mut self, node: NodeId, flags: u8, unhealthy_pairs: u64) {
-        self.gate.heard(node, flags, unhealthy_pairs);
+    /// What is known of a sort and shape: delays, quantiles with and without.
+    pub fn latency(&self, sort: Sort, shape: Shape) -> Option<&Latency> {
+        self.latency[slot(sort, shape)].as_deref()
     }
 
-    /// The link to `node` was lost or fell silent while it owed answers.
-    pub fn link_failed(&mut self, node: NodeId, now: Moment) {
-        self.probation.observe(node, Sign::Failed, now);
-    }
-
-    /// The read ended `latency` after its first copy went to the wire. `winner` is the good answer's report.
-    pub fn read_ended(
-        &mut self,
-        policy: ReadPolicy,
-        hold_out: bool,
-        race: &Race,
-        latency: Duration,
-        winner: Option<&Service>,
-        now: Moment,
-    ) {
-        let estimates = self.latency_mut(policy.shape);
-        match race.outcome() {
-            Some(Outcome::Won(copy)) => {
-                let won_by_extra = race.copies().get(usize::from(copy.0)).is_some_and(|copy| copy.kind.is_extra());
-                if won_by_extra {
-                    estimates.record_longer_than(latency, hold_out, now);
-                } else {
-                    estimates.record(latency, hold_out, now);
-                }
-                self.budget.good_answer();
-                if let Some(service) = winner {
-                    self.gate.answered(race.plan().width, service);
-                }
-            }
-            Some(Outcome::Dropped) => estimates.record_longer_than(latency, hold_out, now),
-            Some(Outcome::GaveUp(_)) if race.copies().iter().any(is_open) => {
-                estimates.record_longer_than(latency, hold_out, now);
-            }
-            _ => {}
-        }
-    }
-
-    /// Delays of hedge and rescue of a shape, as they stand.
-    pub fn latency(&self, shape: Shape) -> Option<&Latency> {
-        self.latency[shape as usize].as_deref()
+    pub(crate) fn latency_mut(&mut self, sort: Sort, shape: Shape) -> &mut Latency {
+        let settings = self.settings.latency;
+        self.latency[slot(sort, shape)].get_or_insert_with(|| Box::new(Latency::new(settings)))
     }
 
     /// How often each reason kept a read from its full policy.
@@ -335,9 +393,14 @@ impl Engine {
         self.not_tied[reason as usize]
     }
 
-    /// Extra copies that the bucket or the bound on copies out suppressed.
-    pub fn suppressed(&self) -> u64 {
-        self.suppressed
+    /// Extra copies that were not sent, by reason.
+    pub fn suppressed(&self, reason: Suppressed) -> u64 {
+        self.suppressed[reason as usize]
+    }
+
+    /// The extra copies that were not sent since this was called last.
+    pub fn take_suppressed(&mut self) -> SmallVec<[Suppressed; 4]> {
+        std::mem::take(&mut self.suppressed_lately)
     }
 
     /// The bucket of extra work.
@@ -345,68 +408,36 @@ impl Engine {
         &mut self.budget
     }
 
+    /// Hedges and rescues of an operation nearly always win: their delay is too long.
+    pub fn delay_too_long(&self, asked: Asked) -> bool {
+        self.wins.delay_too_long(asked.operation())
+    }
+
     /// What this view knows of a replica's load.
     pub fn load(&self, node: NodeId) -> Load {
         self.loads.iter().find(|(known, _)| *known == node).map(|(_, load)| *load).unwrap_or_default()
     }
 
-    fn load_mut(&mut self, node: NodeId) -> &mut Load {
-        let at = self.loads.iter().position(|(known, _)| *known == node).unwrap_or_else(|| {
-            self.loads.push((node, Load::default()));
-            self.loads.len() - 1
-        });
-        &mut self.loads[at].1
+    /// Copies counted as out beyond the first ones.
+    pub fn extras_out(&self) -> u32 {
+        self.extras_out
     }
 
-    fn latency_mut(&mut self, shape: Shape) -> &mut Latency {
-        let settings = self.settings.latency;
-        self.latency[shape as usize].get_or_insert_with(|| Box::new(Latency::new(settings)))
+    /// Whether a copy of this kind counts among those that are bounded.
+    pub(crate) fn bounded(kind: CopyKind) -> bool {
+        kind.is_extra()
     }
 }
 
-fn is_open(copy: &SentCopy) -> bool {
-    matches!(copy.end, End::Out | End::LinkLost | End::LinkSilent)
+impl Asked {
+    /// What is read.
+    pub fn operation(self) -> crate::operation::Operation {
+        self.sort.operation
+    }
 }
 
-/// Answers a race out of an engine, for the time of one event.
-pub struct EngineHost<'a, W, R> {
-    engine: &'a mut Engine,
-    policy: ReadPolicy,
-    ways: &'a W,
-    tie_id: &'a mut dyn FnMut() -> TieId,
-    rng: &'a mut R,
-}
-
-impl<W: Ways, R: Rng> Host for EngineHost<'_, W, R> {
-    fn tie_id(&mut self) -> TieId {
-        (self.tie_id)()
-    }
-
-    fn tie_delay(&mut self, first: NodeId) -> Duration {
-        self.ways.tie_delay(first)
-    }
-
-    fn hedge_delay(&mut self) -> Duration {
-        let engine = &self.engine;
-        engine.latency(self.policy.shape).map_or(engine.settings.latency.fallback, Latency::hedge_delay)
-    }
-
-    fn rescue_delay(&mut self) -> Duration {
-        let engine = &self.engine;
-        engine.latency(self.policy.shape).map_or(engine.settings.latency.fallback, Latency::rescue_delay)
-    }
-
-    fn token(&mut self, kind: CopyKind, now: Moment) -> bool {
-        let engine = &mut *self.engine;
-        let room = !kind.is_extra() || engine.extras_out < engine.settings.extras_out_max;
-        let given = room && engine.budget.take(now);
-        engine.suppressed += u64::from(!given);
-        given
-    }
-
-    fn backoff(&mut self, round: u8, hint: Duration) -> Duration {
-        backoff(&self.engine.settings.backoff, round, hint, self.rng)
-    }
+fn slot(sort: Sort, shape: Shape) -> usize {
+    sort.index() * SHAPES + shape as usize
 }
 
 #[cfg(test)]

@@ -1,11 +1,17 @@
 //! Tests of the engine: what a view decides, and that it learns.
 
 use super::*;
-use crate::copies::{Actions, Answer, CopyIndex, Event};
+use crate::control::Switch;
+use crate::copies::{Actions, Answer, CopyIndex, Event, Host};
+use crate::learn::Ended;
+use crate::operation::Operation;
+use crate::race::Race;
+use crate::wins::WinsSettings;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::hello::Ceiling;
-use tiedkv_protocol::response::flags;
+use tiedkv_protocol::response::{Service, flags};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -38,7 +44,12 @@ fn service(node: u64, node_flags: u8) -> Service {
     }
 }
 
+fn judged(policy: ReadPolicy) -> Asked {
+    Asked { gated: true, ..policy.into() }
+}
+
 struct View {
+    gated: bool,
     engine: Engine,
     rng: StdRng,
     now: Moment,
@@ -48,12 +59,13 @@ impl View {
     fn new(settings: EngineSettings) -> Self {
         let mut engine = Engine::new(settings, Moment::ZERO);
         engine.members(&[NodeId(1), NodeId(2), NodeId(3)]);
-        Self { engine, rng: StdRng::seed_from_u64(11), now: Moment::ZERO }
+        Self { gated: settings.gate.is_some(), engine, rng: StdRng::seed_from_u64(11), now: Moment::ZERO }
     }
 
     fn decide(&mut self, policy: ReadPolicy, down: &[u64]) -> Decision {
         let deadline = self.now + MS * 1_000;
-        self.engine.decide(policy, deadline, &replicas(down), &WAYS, self.now, &mut self.rng)
+        let asked = Asked { gated: self.gated, ..policy.into() };
+        self.engine.decide(asked, deadline, &replicas(down), &WAYS, self.now, &mut self.rng)
     }
 
     /// One read that the first copy answers well after `latency`.
@@ -63,7 +75,8 @@ impl View {
         let mut race = Race::new(decision.plan.clone());
         let mut actions = Actions::new();
         let mut tie_id = || TieId(7);
-        let mut host = self.engine.host(policy, &WAYS, &mut tie_id, &mut self.rng);
+        let asked = Asked { gated: self.gated, ..policy.into() };
+        let mut host = self.engine.host(asked, &WAYS, &mut tie_id, &mut self.rng);
         race.on_event(Event::Begin, self.now, &mut host, &mut actions);
         self.now = self.now + latency;
         let good = Event::Answer { copy: CopyIndex(0), answer: Answer::Good };
@@ -72,7 +85,7 @@ impl View {
         let service = service(first.0, 0);
         self.engine.answered(latency, &service, None, self.now);
         self.engine.copy_gone(first, CopyKind::First);
-        self.engine.read_ended(policy, decision.hold_out, &race, latency, Some(&service), self.now);
+        self.engine.read_ended(asked, &Ended::of(&race, &decision), latency, Some(&service), self.now);
         decision
     }
 }
@@ -80,6 +93,8 @@ impl View {
 #[test]
 fn by_default_a_read_is_tied_and_a_share_is_held_out() {
     let mut view = View::new(EngineSettings::default());
+    // Copies win nothing in this made-up world.
+    view.engine.wins = Wins::new(WinsSettings { won_min: 0.0, ..WinsSettings::default() });
     let decisions: Vec<Decision> = (0..4_000).map(|_| view.read(ReadPolicy::default(), MS * 9)).collect();
     let held = decisions.iter().filter(|decision| decision.hold_out).count();
     assert!((20..70).contains(&held), "{held} of 4000 are held out");
@@ -92,9 +107,9 @@ fn by_default_a_read_is_tied_and_a_share_is_held_out() {
 fn delays_are_learned_from_reads() {
     let mut view = View::new(EngineSettings::default());
     let policy = ReadPolicy::HEDGED;
-    assert!(view.engine.latency(policy.shape).is_none());
+    assert!(view.engine.latency(Sort::default(), policy.shape).is_none());
     (0..400_u32).for_each(|i| drop(view.read(policy, if i % 10 == 0 { MS * 40 } else { MS * 5 })));
-    let learned = view.engine.latency(policy.shape).unwrap();
+    let learned = view.engine.latency(Sort::default(), policy.shape).unwrap();
     assert!(learned.hedge_delay() > MS * 37 && learned.hedge_delay() < MS * 43);
 }
 
@@ -103,13 +118,13 @@ fn the_switch_the_ceiling_and_the_nodes_are_obeyed() {
     let mut view = View::new(EngineSettings { hold_out: 0.0, ..EngineSettings::default() });
     let policy = ReadPolicy { rescue: true, ..ReadPolicy::TIED3 };
     assert_eq!(view.decide(policy, &[]).plan.width, 3);
-    view.engine.control.learn(Ceiling { version: 1, copies_max: 2, ..Ceiling::default() });
+    view.engine.ceiling(Ceiling { version: 1, copies_max: 2, ..Ceiling::default() }, Moment::ZERO);
     let cut = view.decide(policy, &[]);
     assert_eq!((cut.plan.width, cut.not_tied), (2, Some(NotTied::Ceiling)));
     view.engine.answered(MS, &service(2, flags::TIES_OFF | flags::NO_EXTRA_COPIES), None, view.now);
     let off = view.decide(policy, &[]);
     assert_eq!((off.plan.width, off.plan.rescue, off.not_tied), (1, false, Some(NotTied::TiesOff)));
-    view.engine.control.switch(Mode::Observe, 1.0);
+    view.engine.control.switch([Switch::OBSERVE; 3]);
     let observed = view.decide(policy, &[]);
     assert_eq!((observed.plan.width, observed.plan.rescue), (1, false));
     assert_eq!(observed.not_tied, Some(NotTied::Observing));
@@ -174,4 +189,161 @@ fn sixty_four_views_do_not_herd_onto_the_next_replica() {
         assert!(others < 1.25, "{choice:?}: {first:?}");
         assert!(choice == Choice::Random || first[1] < first[2], "{choice:?}: {first:?}");
     }
+}
+
+#[test]
+fn nodes_that_ask_for_no_ties_are_obeyed_without_the_gate_too() {
+    let mut view = View::new(EngineSettings { gate: None, ..EngineSettings::default() });
+    view.engine.answered(MS, &service(2, flags::TIES_OFF | flags::NO_EXTRA_COPIES), None, view.now);
+    let decision = view.decide(ReadPolicy::TIED3.with_rescue(), &[]);
+    assert_eq!((decision.plan.width, decision.plan.rescue), (1, false));
+    assert_eq!(decision.not_tied, Some(NotTied::TiesOff));
+}
+
+#[test]
+fn a_switch_holds_for_reads_under_way() {
+    let mut view = View::new(EngineSettings::default());
+    let asked = judged(ReadPolicy::TIED2.with_rescue());
+    let token = |view: &mut View| {
+        let mut tie_id = || TieId(7);
+        let mut host = view.engine.host(asked, &WAYS, &mut tie_id, &mut view.rng);
+        (host.token(CopyKind::Rescue, Moment::ZERO), host.width_max())
+    };
+    assert_eq!(token(&mut view), (true, 3));
+    view.engine.ceiling(Ceiling { version: 1, mode: Mode::Off, ..Ceiling::default() }, Moment::ZERO);
+    assert_eq!(token(&mut view), (false, 1));
+    assert_eq!(view.engine.take_suppressed().as_slice(), [Suppressed::SwitchedOff]);
+    view.engine.ceiling(Ceiling { version: 2, copies_max: 2, ..Ceiling::default() }, Moment::ZERO);
+    assert_eq!(token(&mut view), (true, 2));
+}
+
+#[test]
+fn hedges_stay_away_under_strain_and_rescues_do_not() {
+    let mut view = View::new(EngineSettings::default());
+    let token = |view: &mut View, kind| {
+        let mut tie_id = || TieId(7);
+        let mut host = view.engine.host(ReadPolicy::HEDGED.into(), &WAYS, &mut tie_id, &mut view.rng);
+        host.token(kind, Moment::ZERO)
+    };
+    assert!(token(&mut view, CopyKind::Hedge));
+    [1, 2].into_iter().for_each(|node| view.engine.heard(NodeId(node), flags::BUSY, 0));
+    assert!(!token(&mut view, CopyKind::Hedge) && token(&mut view, CopyKind::Rescue));
+    assert_eq!(view.engine.suppressed(Suppressed::NodesBusy), 1);
+    [1, 2].into_iter().for_each(|node| view.engine.heard(NodeId(node), 0, 0));
+    let refused = Service { started: false, ..service(1, 0) };
+    (0..30).for_each(|_| view.engine.answered(MS, &refused, Some(ErrorCode::Busy), view.now));
+    assert!(!token(&mut view, CopyKind::Hedge));
+    assert_eq!(view.engine.suppressed(Suppressed::ErrorsHigh), 1);
+}
+
+#[test]
+fn what_is_no_fault_of_a_replica_never_ranks_it_lower() {
+    let mut view = View::new(EngineSettings::default());
+    // Losers are withdrawn, late ones answer well, wrong calls are the caller's: a thousand of each.
+    for _ in 0..1_000 {
+        view.engine.copy_sent(NodeId(1), CopyKind::Tied);
+        view.engine.copy_gone(NodeId(1), CopyKind::Tied);
+        view.engine.answered(MS, &service(1, 0), None, view.now);
+        let wrong_call = Service { started: false, ..service(1, 0) };
+        view.engine.answered(MS, &wrong_call, Some(ErrorCode::OverLimit), view.now);
+    }
+    assert_eq!(view.engine.probation.on_probation(), 0);
+    assert!(!view.engine.strain.errors_high());
+    assert!(!view.engine.probation.avoid(NodeId(1), view.now));
+    assert_eq!(view.engine.load(NodeId(1)).outstanding, 0);
+}
+
+#[test]
+fn an_operator_ejects_a_node_in_every_view() {
+    let mut view = View::new(EngineSettings { gate: None, ..EngineSettings::default() });
+    let mut ceiling = Ceiling { version: 1, ..Ceiling::default() };
+    assert!(ceiling.ejected.eject(NodeId(2)));
+    view.engine.ceiling(ceiling, Moment::ZERO);
+    assert!((0..50).all(|_| view.decide(ReadPolicy::TIED2, &[]).plan.order[2] == NodeId(2)));
+    view.engine.members(&[NodeId(1), NodeId(2), NodeId(3), NodeId(4)]);
+    assert!(view.engine.probation.avoid(NodeId(2), view.now), "a change of members restores nobody");
+    assert!(ceiling.ejected.restore(NodeId(2)));
+    view.engine.ceiling(Ceiling { version: 2, ..ceiling }, Moment::ZERO);
+    assert!((0..50).any(|_| view.decide(ReadPolicy::TIED2, &[]).plan.order[0] == NodeId(2)));
+}
+
+#[test]
+fn an_observed_read_goes_untied_and_says_what_it_would_have_sent() {
+    let mut view = View::new(EngineSettings { gate: None, ..EngineSettings::default() });
+    view.engine.control.switch([Switch::OBSERVE; 3]);
+    let policy = ReadPolicy::TIED2.with_rescue();
+    let decision = view.read(policy, MS * 9);
+    assert_eq!((decision.plan.width, decision.plan.rescue, decision.hold_out), (1, false, true));
+    let observed = decision.observed.unwrap();
+    assert_eq!((observed.width, observed.tie_delay), (2, WAYS.0));
+    assert_eq!(observed.rescue_delay, Some(MS * 50), "the fallback while nothing is known");
+    let tokens = view.engine.budget().tokens();
+    let race = {
+        let mut race = Race::new(decision.plan.clone());
+        let mut tie_id = || TieId(7);
+        let mut host = view.engine.host(policy.into(), &WAYS, &mut tie_id, &mut view.rng);
+        let mut actions = Actions::new();
+        race.on_event(Event::Begin, view.now, &mut host, &mut actions);
+        race.on_event(
+            Event::Answer { copy: CopyIndex(0), answer: Answer::Good },
+            view.now,
+            &mut host,
+            &mut actions,
+        );
+        race
+    };
+    let ended = Ended::of(&race, &decision);
+    let unsent = view.engine.read_ended(policy.into(), &ended, MS * 60, Some(&service(1, 0)), view.now);
+    let kinds: Vec<CopyKind> = unsent.iter().map(|copy| copy.kind).collect();
+    assert_eq!(kinds, [CopyKind::Tied, CopyKind::Rescue]);
+    assert_eq!(view.engine.budget().tokens(), tokens, "nothing is spent");
+}
+
+#[test]
+fn a_policy_that_wins_nothing_is_only_observed_for_a_while() {
+    let mut view = View::new(EngineSettings { hold_out: 0.0, ..EngineSettings::default() });
+    let mut tied = 0;
+    let resting = (0..2_000).any(|_| {
+        let asked = judged(ReadPolicy::TIED2);
+        let decision = view.decide(ReadPolicy::TIED2, &[]);
+        let mut race = Race::new(decision.plan.clone());
+        let mut tie_id = || TieId(7);
+        let mut host = view.engine.host(asked, &WAYS, &mut tie_id, &mut view.rng);
+        let mut actions = Actions::new();
+        race.on_event(Event::Begin, view.now, &mut host, &mut actions);
+        let timer = crate::copies::Timer::NextCopy;
+        race.on_event(Event::Timer(timer), view.now + MS, &mut host, &mut actions);
+        view.now = view.now + MS * 9;
+        race.on_event(
+            Event::Answer { copy: CopyIndex(0), answer: Answer::Good },
+            view.now,
+            &mut host,
+            &mut actions,
+        );
+        tied += race.copies().len() - 1;
+        view.engine.read_ended(asked, &Ended::of(&race, &decision), MS * 9, Some(&service(1, 0)), view.now);
+        decision.not_tied == Some(NotTied::NotWinning)
+    });
+    assert!(resting && tied == 400, "{tied} second copies won nothing");
+    assert_eq!(view.decide(ReadPolicy::TIED2, &[]).plan.width, 1);
+    view.now = view.now + MS * 31_000;
+    assert_eq!(view.decide(ReadPolicy::TIED2, &[]).plan.width, 2, "and tries again");
+}
+
+#[test]
+fn the_keys_of_a_call_share_its_extra_copies() {
+    let mut view = View::new(EngineSettings::default());
+    let call = view.engine.open_call(20);
+    let asked = Asked {
+        sort: Sort { operation: Operation::MultiGet, ..Sort::default() },
+        call: Some(call),
+        ..ReadPolicy::HEDGED.into()
+    };
+    let mut tie_id = || TieId(7);
+    let mut host = view.engine.host(asked, &WAYS, &mut tie_id, &mut view.rng);
+    assert!(host.token(CopyKind::Hedge, Moment::ZERO), "20 x 5 % is one");
+    assert!(!host.token(CopyKind::Hedge, Moment::ZERO));
+    assert_eq!(view.engine.suppressed(Suppressed::CallSpent), 1);
+    view.engine.close_call(call);
+    assert_eq!(view.engine.budget().tokens(), 9);
 }

@@ -10,12 +10,13 @@
 use crate::clock;
 use crate::mailbox::{Mail, Mailbox};
 use crate::peer::Peer;
-use crate::pending::{Lost, NotAdded, Owed, Pending, ShadowReader, kind_of};
+use crate::pending::{Lost, NotAdded, Owed, Pending, ShadowReader, copy_of};
 use crate::stats::Counters;
+use crate::tally::{Slot, Tally};
 use bytes::Bytes;
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::frame::{self, Frame, FrameError, FrameKind};
@@ -133,11 +134,12 @@ impl Link {
     pub(crate) fn send_copy(
         self: &Arc<Self>,
         request: ReadRequest,
+        slot: Slot,
         mailbox: &Arc<Mailbox>,
         copy: u16,
         now: Moment,
     ) -> Result<Handed, String> {
-        let id = self.send_read(request, Owed::Copy { mailbox: mailbox.clone(), copy }, now)?;
+        let id = self.send_read(request, slot, Owed::Copy { mailbox: mailbox.clone(), copy }, now)?;
         Ok(Handed { link: self.clone(), id })
     }
 
@@ -148,23 +150,31 @@ impl Link {
     pub(crate) fn send_shadow(
         &self,
         request: ReadRequest,
-        reader: Weak<dyn ShadowReader>,
+        slot: Slot,
+        reader: Arc<dyn ShadowReader>,
         now: Moment,
     ) -> Result<(), String> {
-        self.send_read(request, Owed::Shadow(reader), now).map(|_| ())
+        self.send_read(request, slot, Owed::Shadow(reader), now).map(|_| ())
     }
 
-    fn send_read(&self, mut request: ReadRequest, owed: Owed, now: Moment) -> Result<RequestId, String> {
+    fn send_read(
+        &self,
+        mut request: ReadRequest,
+        slot: Slot,
+        owed: Owed,
+        now: Moment,
+    ) -> Result<RequestId, String> {
         let kind = request.kind;
-        let id = self.add(owed, Some(kind), now)?;
+        let id = self.add(owed, Some((kind, slot)), now)?;
         request.request = id;
         // Counted before it can be answered.
-        self.counters.sent.add(kind);
-        self.counters.outstanding.add(kind);
+        let tally = self.counters.tallies.of(slot);
+        tally.sent.add(kind);
+        tally.outstanding.add(kind);
         if let Err(reason) = self.enqueue(FrameKind::Read, &request, &[]) {
             if self.pending.lock().take(id).is_some() {
-                self.counters.sent.take_back(kind);
-                self.counters.outstanding.take_back(kind);
+                tally.sent.take_back(kind);
+                tally.outstanding.take_back(kind);
             }
             return Err(reason);
         }
@@ -177,10 +187,11 @@ impl Link {
         if self.pending.lock().take(id).is_none() {
             return;
         }
-        if let Some(kind) = kind_of(id) {
-            self.counters.outstanding.take_back(kind);
-            self.counters.unanswered.add(kind);
-            self.counters.withdrawn.add(kind);
+        if let Some((kind, slot)) = copy_of(id) {
+            let tally = self.counters.tallies.of(slot);
+            tally.outstanding.take_back(kind);
+            tally.unanswered.add(kind);
+            tally.withdrawn.add(kind);
         }
         let waiting = {
             let mut outbox = self.outbox.lock();
@@ -289,8 +300,8 @@ impl Link {
         !self.outbox.lock().withdraws.is_empty()
     }
 
-    fn add(&self, owed: Owed, kind: Option<CopyKind>, now: Moment) -> Result<RequestId, String> {
-        self.pending.lock().add(owed, kind, now).map_err(|refused| match refused {
+    fn add(&self, owed: Owed, copy: Option<(CopyKind, Slot)>, now: Moment) -> Result<RequestId, String> {
+        self.pending.lock().add(owed, copy, now).map_err(|refused| match refused {
             NotAdded::Lost(reason) => reason.to_string(),
             NotAdded::Full(bound) => format!("{bound} answers are owed on this connection"),
         })
@@ -363,38 +374,36 @@ impl Link {
     fn on_read_reply(&self, reply: ReadReply, value: Bytes, now: Moment) {
         let id = reply.request;
         let taken = self.pending.lock().take(id);
-        let Some(kind) = kind_of(id) else { return };
-        let counters = &self.counters;
+        let Some((kind, slot)) = copy_of(id) else { return };
+        let tally = self.counters.tallies.of(slot);
         match taken {
             Some((Owed::Copy { mailbox, copy }, sent)) => {
                 self.peer.heard_answer(now.since(sent), &reply.service, now);
-                counters.outstanding.take_back(kind);
+                tally.outstanding.take_back(kind);
                 let good = reply.outcome.is_ok();
-                count_bad_answer(counters, kind, &reply);
+                count_bad_answer(tally, kind, &reply);
                 let read = mailbox.leave(Mail::Answer { copy, reply, value, received: now });
                 if !read && good {
-                    counters.late.add(kind);
+                    tally.late.add(kind);
                 }
             }
             Some((Owed::Shadow(reader), sent)) => {
                 self.peer.heard_answer(now.since(sent), &reply.service, now);
-                counters.outstanding.take_back(kind);
-                count_bad_answer(counters, kind, &reply);
+                tally.outstanding.take_back(kind);
+                count_bad_answer(tally, kind, &reply);
                 if reply.outcome.is_ok() {
-                    counters.late.add(kind);
+                    tally.late.add(kind);
                 }
-                if let Some(reader) = reader.upgrade() {
-                    reader.shadow_answered(now.since(sent), &reply, now);
-                }
+                reader.shadow_answered(now.since(sent), &reply, now);
             }
             Some(_) => {}
             // It was withdrawn: the answer was on its way already.
             None => {
                 self.peer.heard_flags(reply.service.flags, reply.service.unhealthy_pairs);
-                if counters.unanswered.take_back(kind) {
-                    count_bad_answer(counters, kind, &reply);
+                if tally.unanswered.take_back(kind) {
+                    count_bad_answer(tally, kind, &reply);
                     if reply.outcome.is_ok() {
-                        counters.late.add(kind);
+                        tally.late.add(kind);
                     }
                 }
             }
@@ -406,7 +415,10 @@ impl Link {
         let owed = self.pending.lock().lose(reason.clone());
         for (id, owed) in owed {
             match owed {
-                Owed::Shadow(_) => self.count_lost(id),
+                Owed::Shadow(reader) => {
+                    self.count_lost(id);
+                    reader.shadow_lost(self.peer.node);
+                }
                 Owed::Copy { mailbox, .. } => {
                     self.count_lost(id);
                     mailbox.leave(Mail::LinkLost { node: self.peer.node, reason: reason.clone() });
@@ -419,20 +431,21 @@ impl Link {
     }
 
     fn count_lost(&self, id: RequestId) {
-        if let Some(kind) = kind_of(id) {
-            self.counters.outstanding.take_back(kind);
-            self.counters.unanswered.add(kind);
-            self.counters.lost_links.add(kind);
+        if let Some((kind, slot)) = copy_of(id) {
+            let tally = self.counters.tallies.of(slot);
+            tally.outstanding.take_back(kind);
+            tally.unanswered.add(kind);
+            tally.lost_links.add(kind);
         }
     }
 }
 
 /// Counts an answer that is not good; good ones are counted by the read, which knows whether they won.
-fn count_bad_answer(counters: &Counters, kind: CopyKind, reply: &ReadReply) {
+fn count_bad_answer(tally: &Tally, kind: CopyKind, reply: &ReadReply) {
     match &reply.outcome {
         Ok(_) => {}
-        Err(failure) if failure.code == ErrorCode::Expired => counters.expired.add(kind),
-        Err(_) if reply.service.started => counters.failed.add(kind),
-        Err(_) => counters.refused.add(kind),
+        Err(failure) if failure.code == ErrorCode::Expired => tally.expired.add(kind),
+        Err(_) if reply.service.started => tally.copies_failed.add(kind),
+        Err(_) => tally.refused.add(kind),
     }
 }

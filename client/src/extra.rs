@@ -3,7 +3,7 @@
 //! Only an untied copy can be counted on when a winner hangs after its start. Each costs a token; an empty bucket
 //! suppresses the copy only and is asked again at the next firing. When to fire is [`crate::latency`]'s to say.
 
-use crate::copies::{Actions, Host, Timer};
+use crate::copies::{Actions, Host, SentCopy, Timer};
 use crate::race::{Race, note};
 use tiedkv_protocol::ids::NodeId;
 use tiedkv_protocol::moment::Moment;
@@ -48,6 +48,8 @@ impl Race {
         let Some(replica) = self.extra_replica() else { return };
         if self.below_bound() && host.token(kind, now) {
             note(&mut self.got_extra, replica);
+            // An unmarked one is served and counted as if it were a first copy.
+            let kind = if self.plan.naive { CopyKind::Retry } else { kind };
             self.send(replica, None, kind, None, actions);
         }
     }
@@ -61,6 +63,9 @@ impl Race {
     }
 
     fn has_hedge(&self) -> bool {
-        self.copies.iter().any(|copy| copy.kind == CopyKind::Hedge && !copy.end.is_answer())
+        let hedge = |copy: &SentCopy| {
+            copy.kind == CopyKind::Hedge || (self.plan.naive && copy.kind == CopyKind::Retry && copy.tie.is_none())
+        };
+        self.copies.iter().any(|copy| hedge(copy) && !copy.end.is_answer())
     }
 }

@@ -32,11 +32,13 @@ pub enum NotTied {
     UnhealthyPair,
     /// Of the share that runs untied, so that "without" stays known.
     HoldOut,
+    /// Later copies stopped winning: observed for a while.
+    NotWinning,
 }
 
 impl NotTied {
     /// All reasons.
-    pub const ALL: [NotTied; 10] = [
+    pub const ALL: [NotTied; 11] = [
         Self::SwitchedOff,
         Self::Observing,
         Self::Ceiling,
@@ -47,6 +49,7 @@ impl NotTied {
         Self::LittleTime,
         Self::UnhealthyPair,
         Self::HoldOut,
+        Self::NotWinning,
     ];
 
     /// The name used in metrics and reports.
@@ -62,6 +65,7 @@ impl NotTied {
             Self::LittleTime => "little-time",
             Self::UnhealthyPair => "unhealthy-pair",
             Self::HoldOut => "hold-out",
+            Self::NotWinning => "not-winning",
         }
     }
 }
@@ -88,10 +92,10 @@ impl Default for GateSettings {
 
 /// A yes or no that changes at two different levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Latch(bool);
+pub(crate) struct Latch(pub(crate) bool);
 
 impl Latch {
-    fn update(&mut self, value: f64, (rise, fall): (f64, f64)) -> bool {
+    pub(crate) fn update(&mut self, value: f64, (rise, fall): (f64, f64)) -> bool {
         if value >= rise {
             self.0 = true;
         } else if value < fall {
@@ -194,11 +198,19 @@ impl Gate {
         best.map(|(_, share)| share)
     }
 
-    /// Why not to tie this read, if so.
+    /// A node asks for no ties: obeyed whether or not reads are judged.
+    pub fn ties_off(&self) -> bool {
+        self.any_says(flags::TIES_OFF)
+    }
+
+    /// More than half of the replicas say that their workers are busy over 80 % of the time.
+    pub fn busy(&self) -> bool {
+        let busy = self.said.iter().filter(|said| said.flags & flags::BUSY != 0).count();
+        busy * 2 > self.said.len()
+    }
+
+    /// Why tying this read does not pay, if so.
     pub fn closed(&mut self, question: Question) -> Option<NotTied> {
-        if self.any_says(flags::TIES_OFF) {
-            return Some(NotTied::TiesOff);
-        }
         let service = Duration::from_secs_f64(self.service);
         if question.time_left < question.tie_delay + service {
             return Some(NotTied::LittleTime);
@@ -319,10 +331,13 @@ mod tests {
         gate.answered(1, &service(0, 5_000));
         let late = Question { time_left: Duration::from_millis(5), ..question() };
         assert_eq!(gate.closed(late), Some(NotTied::LittleTime));
-        gate.heard(NodeId(2), flags::TIES_OFF, 0);
-        assert_eq!(gate.closed(question()), Some(NotTied::TiesOff));
+        gate.heard(NodeId(2), flags::TIES_OFF | flags::BUSY, 0);
+        gate.heard(NodeId(1), 0, 0);
+        assert!(gate.ties_off() && !gate.busy(), "one of two is busy");
+        gate.heard(NodeId(1), flags::BUSY, 0);
+        assert!(gate.busy());
         gate.heard(NodeId(2), flags::NO_EXTRA_COPIES | flags::DRAINING, 0b001);
-        assert_eq!(gate.closed(question()), None);
+        assert!(!gate.ties_off());
         assert!(gate.no_extra_copies() && gate.wants_none(NodeId(2)) && !gate.wants_none(NodeId(1)));
         let members = [NodeId(1), NodeId(2), NodeId(3)];
         assert!(gate.pair_unhealthy(NodeId(1), NodeId(2), &members));

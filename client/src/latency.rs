@@ -147,6 +147,10 @@ pub struct LatencySettings {
     pub rescue_quantile: f64,
     /// Both delays while the estimate is unknown. Default 50 ms.
     pub fallback: Duration,
+    /// A hedge goes out after this and nothing is learned. Default none.
+    pub hedge_fixed: Option<Duration>,
+    /// A rescue goes out after this and nothing is learned. Default none.
+    pub rescue_fixed: Option<Duration>,
     /// Neither delay is shorter. Default 500 us.
     pub delay_min: Duration,
     /// Neither delay is longer. Default 500 ms.
@@ -160,9 +164,23 @@ impl Default for LatencySettings {
             hedge_quantile: 0.95,
             rescue_quantile: 0.98,
             fallback: Duration::from_millis(50),
+            hedge_fixed: None,
+            rescue_fixed: None,
             delay_min: Duration::from_micros(500),
             delay_max: Duration::from_millis(500),
         }
+    }
+}
+
+impl LatencySettings {
+    /// The hedge delay while nothing is known.
+    pub fn hedge_unknown(&self) -> Duration {
+        self.hedge_fixed.unwrap_or(self.fallback)
+    }
+
+    /// The rescue delay while nothing is known.
+    pub fn rescue_unknown(&self) -> Duration {
+        self.rescue_fixed.unwrap_or(self.fallback)
     }
 }
 
@@ -217,12 +235,14 @@ impl Latency {
 
     /// Sent to no answer: after this long a hedge goes out.
     pub fn hedge_delay(&self) -> Duration {
-        self.delays().map_or(self.settings.fallback, |(hedge, _)| hedge)
+        let learned = self.delays().map(|(hedge, _)| hedge);
+        self.settings.hedge_fixed.or(learned).unwrap_or(self.settings.fallback)
     }
 
     /// Sent to no answer: after this long a rescue goes out.
     pub fn rescue_delay(&self) -> Duration {
-        self.delays().map_or(self.settings.fallback, |(_, rescue)| rescue)
+        let learned = self.delays().map(|(_, rescue)| rescue);
+        self.settings.rescue_fixed.or(learned).unwrap_or(self.settings.fallback)
     }
 
     /// A quantile of reads as the policy sent them.

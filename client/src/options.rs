@@ -145,6 +145,9 @@ pub fn parse_span(text: &str) -> Result<Duration, BadSpan> {
 pub struct ReadOptions {
     /// How many copies race, and which extra ones may follow.
     pub policy: Option<ReadPolicy>,
+    /// Judge whether tying this read pays. `None`: as the client's settings say for its own policies; a policy named
+    /// here is an order and is not judged. Switch, ceiling and nodes are obeyed in any case.
+    pub gate: Option<bool>,
     /// How fresh.
     pub level: Option<Level>,
     /// Whole time of the call; covers connecting, waiting and retries.

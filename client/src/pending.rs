@@ -1,15 +1,16 @@
 //! Who waits for the answers of one connection: from a [`RequestId`] to the read, write or ping it belongs to.
 //!
-//! An id is index, kind of copy and a count that never repeats, so that an answer to a copy that was withdrawn is
-//! still counted by its kind although nothing is kept of it. Does no I/O.
+//! An id is index, kind of copy, slot and a count that never repeats, so that an answer to a copy that was withdrawn is
+//! still counted by its kind and policy although nothing is kept of it. Does no I/O.
 
 use crate::mailbox::Mailbox;
+use crate::tally::{SLOT_BITS, Slot};
 use bytes::Bytes;
 use slab::Slab;
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
-use tiedkv_protocol::ids::RequestId;
+use tiedkv_protocol::ids::{NodeId, RequestId};
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::CopyKind;
 use tiedkv_protocol::response::{AdminReply, ReadReply, WriteReply};
@@ -17,6 +18,7 @@ use tokio::sync::oneshot;
 
 const INDEX_BITS: u32 = 20;
 const KIND_BITS: u32 = 3;
+const COUNT_SHIFT: u32 = INDEX_BITS + KIND_BITS + SLOT_BITS;
 
 /// Most entries that an id can name; settings stay below.
 pub(crate) const PENDING_MAX: usize = 1 << INDEX_BITS;
@@ -29,6 +31,9 @@ pub(crate) struct Lost(pub(crate) Arc<str>);
 pub(crate) trait ShadowReader: fmt::Debug + Send + Sync {
     /// It came `latency` after the copy was handed over.
     fn shadow_answered(&self, latency: Duration, reply: &ReadReply, now: Moment);
+
+    /// It will not be answered.
+    fn shadow_lost(&self, node: NodeId);
 }
 
 /// Who is told.
@@ -42,7 +47,7 @@ pub(crate) enum Owed {
         copy: u16,
     },
     /// A copy that measures: no caller waits for it.
-    Shadow(Weak<dyn ShadowReader>),
+    Shadow(Arc<dyn ShadowReader>),
     /// A try of a write.
     Write(oneshot::Sender<Result<(WriteReply, Bytes), Lost>>),
     /// An administrative request.
@@ -84,8 +89,13 @@ impl Pending {
         Self { entries: Slab::new(), count: 0, entries_max, pings: 0, lost: None }
     }
 
-    /// Adds one that waits; `kind` is kept in the id of a copy.
-    pub(crate) fn add(&mut self, owed: Owed, kind: Option<CopyKind>, now: Moment) -> Result<RequestId, NotAdded> {
+    /// Adds one that waits; kind and slot are kept in the id of a copy.
+    pub(crate) fn add(
+        &mut self,
+        owed: Owed,
+        copy: Option<(CopyKind, Slot)>,
+        now: Moment,
+    ) -> Result<RequestId, NotAdded> {
         if let Some(reason) = &self.lost {
             return Err(NotAdded::Lost(reason.clone()));
         }
@@ -94,8 +104,8 @@ impl Pending {
         }
         self.count += 1;
         let slot = self.entries.vacant_entry();
-        let kind = kind.map_or(KIND_NONE, |kind| kind as u64);
-        let id = RequestId((self.count << (INDEX_BITS + KIND_BITS)) | (kind << INDEX_BITS) | slot.key() as u64);
+        let marks = copy.map_or(KIND_NONE, |(kind, slot)| slot.bits() << KIND_BITS | kind as u64);
+        let id = RequestId((self.count << COUNT_SHIFT) | (marks << INDEX_BITS) | slot.key() as u64);
         self.pings += usize::from(matches!(owed, Owed::Ping));
         slot.insert(Entry { id, sent: now, owed });
         Ok(id)
@@ -132,9 +142,10 @@ impl Pending {
 
 const KIND_NONE: u64 = 7;
 
-/// The kind of copy that an id was given to.
-pub(crate) fn kind_of(id: RequestId) -> Option<CopyKind> {
-    CopyKind::ALL.get(((id.0 >> INDEX_BITS) & ((1 << KIND_BITS) - 1)) as usize).copied()
+/// The kind of copy that an id was given to, and the slot in which it counts.
+pub(crate) fn copy_of(id: RequestId) -> Option<(CopyKind, Slot)> {
+    let kind = CopyKind::ALL.get(((id.0 >> INDEX_BITS) & ((1 << KIND_BITS) - 1)) as usize).copied()?;
+    Some((kind, Slot::of_bits(id.0 >> (INDEX_BITS + KIND_BITS) & ((1 << SLOT_BITS) - 1))))
 }
 
 #[cfg(test)]
@@ -144,14 +155,15 @@ mod tests {
     #[test]
     fn an_old_id_finds_nobody() {
         let mut pending = Pending::new(2);
-        let first = pending.add(Owed::Ping, Some(CopyKind::Rescue), Moment(5)).expect("room");
+        let slot = Slot::of_bits(17);
+        let first = pending.add(Owed::Ping, Some((CopyKind::Rescue, slot)), Moment(5)).expect("room");
         assert_eq!((pending.owed(), pending.pings()), (0, 1));
         assert_eq!(pending.take(first).map(|(_, sent)| sent), Some(Moment(5)));
         let second = pending.add(Owed::Ping, None, Moment(6)).expect("room");
         assert_ne!(first, second);
         assert!(pending.take(first).is_none());
-        assert_eq!(kind_of(first), Some(CopyKind::Rescue));
-        assert_eq!(kind_of(second), None);
+        assert_eq!(copy_of(first), Some((CopyKind::Rescue, slot)));
+        assert_eq!(copy_of(second), None);
         assert!(pending.take(RequestId(u64::MAX)).is_none());
     }
 

@@ -4,6 +4,7 @@
 //! slow. It says whom to avoid; [`crate::select`] puts them last, and the race still asks them when nobody else
 //! is left.
 
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tiedkv_protocol::ids::NodeId;
@@ -136,11 +137,17 @@ impl Probation {
         Some(*node)
     }
 
-    /// An operator takes `node` out for reads, or restores it. More than half may be ejected: it is an order.
+    /// An operator takes `node` out for reads, or restores it (then it begins anew). More than half may be ejected:
+    /// it is an order.
     pub fn eject(&mut self, node: NodeId, out: bool) {
-        if let Some(record) = self.records.get_mut(&node) {
+        if let Some(record) = self.records.get_mut(&node).filter(|record| record.ejected != out) {
             *record = Record { ejected: out, ..Record::default() };
         }
+    }
+
+    /// The replicas there are.
+    pub fn nodes(&self) -> SmallVec<[NodeId; 8]> {
+        self.records.keys().copied().collect()
     }
 
     /// Replicas on probation now.

@@ -307,7 +307,7 @@ impl Race {
         let Some(first) = members.first().copied() else {
             return self.finish(Outcome::GaveUp(GiveUp::NothingLeft), actions);
         };
-        let width = self.plan.width.clamp(1, members.len() as u8);
+        let width = self.plan.width.min(host.width_max()).clamp(1, members.len() as u8);
         let (id, delay) =
             if width > 1 { (Some(host.tie_id()), host.tie_delay(first)) } else { (None, Duration::ZERO) };
         self.held = false;
@@ -386,7 +386,7 @@ impl Race {
             .filter(|(_, copy)| matches!(copy.end, End::Out | End::LinkSilent))
             .map(|(index, _)| CopyIndex(index))
             .collect();
-        if !open.is_empty() {
+        if !open.is_empty() && !self.plan.naive {
             actions.push(Action::Withdraw(open));
         }
         actions.push(Action::Finish(outcome));

@@ -59,6 +59,7 @@ impl Drive {
             hedge: extras.contains("hedge"),
             rescue: extras.contains("rescue"),
             deadline: Moment::ZERO + MS * 1_000,
+            naive: false,
         };
         let host = Fixed { ties: 0, tokens, asked: 0, tie_delay: MS, extra_delay: MS * 30 };
         Self { race: Race::new(plan), host, now: Moment::ZERO, actions: Actions::new() }

@@ -4,7 +4,9 @@ use crate::choose::Chosen;
 use crate::clock;
 use crate::copies::{CopyIndex, GiveUp, Outcome, SentCopy};
 use crate::error::{Cause, CopyFate, CopyReport, Error};
+use crate::learn::Ended;
 use crate::mailbox::Mail;
+use crate::observe::{Answered, Unsent};
 use crate::report::{Read, ReadReport, Value};
 use crate::tied_read::{Copy, Running};
 use bytes::Bytes;
@@ -22,10 +24,10 @@ impl Running<'_> {
         if std::mem::replace(&mut self.settled, true) {
             return;
         }
-        let counters = &self.view.shared.connections().counters;
+        let tally = self.view.shared.connections().counters.tallies.of(self.chosen.slot);
         // The copies of a read that was answered are cancelled already, as a rule; others may wait or run for nobody.
         let urgent = !matches!(self.race.outcome(), Some(Outcome::Won(_)));
-        for copy in &mut self.copies {
+        for copy in self.copies.iter().filter(|_| !self.chosen.plan.naive) {
             // Also copies on links of a replica of which another link was lost: harmless if answered already.
             if let Some(handed) = &copy.handed {
                 handed.link.withdraw(handed.id, urgent);
@@ -39,7 +41,7 @@ impl Running<'_> {
                 continue;
             };
             if reply.outcome.is_ok() {
-                counters.late.add(sent.kind);
+                tally.late.add(sent.kind);
                 known.fate.get_or_insert(CopyFate::Late);
             }
         }
@@ -51,28 +53,62 @@ impl Running<'_> {
             known.fate.get_or_insert(CopyFate::Unanswered);
         }
         // The client's own wait before the first copy and after the answer does not enter.
+        let mut unsent = SmallVec::new();
         if let Some(first) = self.copies.first() {
             let end = self.winner.as_ref().map_or_else(clock::now, |(_, _, received)| *received);
             let winner = self.winner.as_ref().map(|(reply, _, _)| &reply.service);
-            let Chosen { policy, hold_out, .. } = self.chosen;
-            own.engine.read_ended(policy, hold_out, &self.race, end.since(first.sent), winner, end);
+            let Chosen { asked, hold_out, observed, .. } = self.chosen;
+            let ended = Ended { race: &self.race, hold_out, observed };
+            unsent = own.engine.read_ended(asked, &ended, end.since(first.sent), winner, end);
         }
-        counters.fresh_ties.fetch_add(self.race.fresh_ties() as u64, Relaxed);
+        let too_long = own.engine.delay_too_long(self.chosen.asked);
+        drop(own);
+        self.count_end(&unsent, too_long);
+    }
+
+    /// Counts how the read ended.
+    fn count_end(&self, unsent: &[Unsent], delay_too_long: bool) {
+        let tally = self.tally();
+        tally.fresh_ties.fetch_add(self.race.fresh_ties() as u64, Relaxed);
+        tally.delay_too_long.store(u64::from(delay_too_long), Relaxed);
+        unsent.iter().for_each(|copy| tally.unsent.add(copy.kind));
+        if let Some(first) = unsent.first() {
+            tally.unsent_after.add(first.after);
+        }
+        let (Some(first), Some((reply, _, received))) = (self.copies.first(), &self.winner) else { return };
+        tally.client_wait.add(first.sent.since(self.planned));
+        let spread = if self.chosen.hold_out { &tally.without } else { &tally.with };
+        spread.add(received.since(first.sent));
+        if let Some(Outcome::Won(copy)) = self.race.outcome()
+            && let Some(won) = self.race.copies().get(usize::from(copy.0))
+        {
+            let number = if won.kind == CopyKind::First { Some(0) } else { won.number.map(|number| number.0) };
+            if let Some(count) = number.and_then(|number| tally.won_by_number.get(usize::from(number))) {
+                count.fetch_add(1, Relaxed);
+            }
+            if won.kind.is_extra()
+                && let Some(sent) = self.copies.get(usize::from(copy.0))
+            {
+                tally.extra_path.add(received.since(sent.sent));
+            }
+        }
+        if let (Some(sample), Ok(found)) = (&self.sample, &reply.outcome) {
+            sample.came(Answered { version: found.version, position: found.position }, self.view);
+        }
     }
 
     pub(crate) fn result(mut self) -> Result<Read, Error> {
         self.settle();
         let now = clock::now();
-        let counters = &self.view.shared.connections().counters;
         let outcome = self.race.outcome().unwrap_or(Outcome::Dropped);
         self.note_if_slow(matches!(outcome, Outcome::Won(_)), now);
         if let (Outcome::Won(copy), Some((reply, value, _))) = (outcome, self.winner.take())
             && let Ok(found) = reply.outcome
         {
-            counters.reads_answered.fetch_add(1, Relaxed);
+            self.tally().answered.fetch_add(1, Relaxed);
             return Ok(self.answered(copy, &reply, found, value, now));
         }
-        counters.reads_failed.fetch_add(1, Relaxed);
+        self.tally().failed.fetch_add(1, Relaxed);
         Err(self.failed(outcome, now))
     }
 

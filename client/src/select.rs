@@ -35,7 +35,14 @@ pub struct Load {
     pub latency: f64,
     /// Reported service time, smoothed, seconds.
     pub service: f64,
+    /// Good answers seen.
+    pub answers: u32,
 }
+
+/// A replica with fewer good answers than this is unknown.
+const KNOWN_AFTER: u32 = 3;
+/// Most own copies out at an unknown replica before it ranks behind those that are known.
+const PROBES_OUT_MAX: u32 = 2;
 
 /// Weight of a new sample in the smoothed values (C3 uses 0.1 of the old; a client view here sees fewer samples).
 const NEW_SAMPLE: f64 = 0.3;
@@ -43,11 +50,17 @@ const NEW_SAMPLE: f64 = 0.3;
 impl Load {
     /// An answer came after `latency`, with what the node reports.
     pub fn answered(&mut self, latency: Duration, service: &Service) {
-        let first = self.latency == 0.0;
+        let first = self.answers == 0;
+        self.answers = self.answers.saturating_add(1);
         let mix = |old: f64, new: f64| if first { new } else { old + NEW_SAMPLE * (new - old) };
         self.depth = mix(self.depth, f64::from(service.queue_depth));
         self.service = mix(self.service, f64::from(service.service_time_us) / 1e6);
         self.latency = mix(self.latency, latency.as_secs_f64());
+    }
+
+    /// Too little is known to rank it, and it has as many probes out as it may.
+    pub fn probed_enough(&self) -> bool {
+        self.answers < KNOWN_AFTER && self.outstanding >= PROBES_OUT_MAX
     }
 
     /// Own copies out + reported depth: lower is better.
@@ -75,7 +88,9 @@ pub struct Candidate<'a> {
     pub avoid: bool,
 }
 
-/// Orders the replicas: those to avoid last, zones not used yet before used ones, then by `choice`. `clients` is
+/// Orders the replicas: those to avoid last, zones not used yet before used ones, then by `choice`. Where loads rank,
+/// a replica of which little is known is tried with a few copies and then waits behind the known ones for what they
+/// tell. `clients` is
 /// C3's weight of own copies: how many views like this one share the replicas.
 pub fn order(choice: Choice, clients: f64, candidates: &[Candidate<'_>], rng: &mut impl Rng) -> Order {
     let mut rest: SmallVec<[&Candidate<'_>; 4]> = SmallVec::new();
@@ -88,16 +103,17 @@ pub fn order(choice: Choice, clients: f64, candidates: &[Candidate<'_>], rng: &m
     match choice {
         Choice::Random => rest.sort_by_key(|replica| replica.avoid),
         Choice::PowerOfTwo => {
-            rest.sort_by_key(|replica| replica.avoid);
+            rest.sort_by_key(|replica| (replica.avoid, replica.load.probed_enough()));
             if let [first, second, ..] = rest.as_slice()
-                && first.avoid == second.avoid
+                && (first.avoid, first.load.probed_enough()) == (second.avoid, second.load.probed_enough())
                 && second.load.queue() < first.load.queue()
             {
                 rest.swap(0, 1);
             }
         }
         Choice::C3 => rest.sort_by(|one, other| {
-            one.avoid.cmp(&other.avoid).then(one.load.c3(clients).total_cmp(&other.load.c3(clients)))
+            let rank = |replica: &Candidate<'_>| (replica.avoid, replica.load.probed_enough());
+            rank(one).cmp(&rank(other)).then(one.load.c3(clients).total_cmp(&other.load.c3(clients)))
         }),
     }
     by_zones(&rest)
@@ -130,8 +146,15 @@ mod tests {
     use rand::rngs::StdRng;
 
     fn load() -> impl Strategy<Value = Load> {
-        (0_u32..20, 0.0_f64..30.0, 0.0_f64..0.5, 0.0_f64..0.1)
-            .prop_map(|(outstanding, depth, latency, service)| Load { outstanding, depth, latency, service })
+        (0_u32..20, 0.0_f64..30.0, 0.0_f64..0.5, 0.0_f64..0.1, 0_u32..6).prop_map(
+            |(outstanding, depth, latency, service, answers)| Load {
+                outstanding,
+                depth,
+                latency,
+                service,
+                answers,
+            },
+        )
     }
 
     fn place(order: &Order, node: NodeId) -> usize {
@@ -204,6 +227,23 @@ mod tests {
             let first: std::collections::BTreeSet<&str> =
                 order[..3].iter().map(|node| zones[(node.0 - 1) as usize]).collect();
             assert_eq!(first.len(), 3, "{order:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_replica_gets_a_few_probes_and_no_crowd() {
+        let known = Load { answers: 9, latency: 0.009, service: 0.005, depth: 3.0, ..Load::default() };
+        for choice in [Choice::PowerOfTwo, Choice::C3] {
+            let mut loads = [known, known, Load::default()];
+            let mut rng = StdRng::seed_from_u64(5);
+            let mut probes = 0;
+            for _ in 0..200 {
+                if order(choice, 1.0, &candidates(&loads), &mut rng)[0] == NodeId(3) {
+                    loads[2].outstanding += 1;
+                    probes += 1;
+                }
+            }
+            assert_eq!(probes, PROBES_OUT_MAX, "{choice:?}");
         }
     }
 

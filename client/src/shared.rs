@@ -2,12 +2,14 @@
 //! connections when the last handle is dropped.
 
 use crate::clock;
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::connections::Connections;
 use crate::dial::Dialler;
 use crate::error::{Cause, CopyFate, CopyReport, Error};
 use crate::report::NodeView;
 use crate::stats::Stats;
+use crate::switch_file;
+use crate::switchboard::{self, Switchboard};
 use crate::timer::Timer;
 use crate::tls;
 use bytes::Bytes;
@@ -43,8 +45,23 @@ impl Shared {
             let reason = format!(": the timer cannot be made: {error}");
             Error::new(Cause::NoReplica(reason), Vec::new(), Duration::ZERO)
         })?;
+        let board = Arc::new(Switchboard::default());
+        let variable = std::env::var(switchboard::VARIABLE).ok();
+        board.set_environment(switchboard::from_environment(variable.as_deref())?);
+        let switches = match config.tied_file.clone() {
+            Some(path) => {
+                let wrong = |reason: String| ConfigError::SwitchFile { path: path.display().to_string(), reason };
+                let text = switch_file::read(&path).map_err(wrong)?;
+                board.set_file(switch_file::parse(text.as_deref().unwrap_or("")).map_err(wrong)?);
+                Some((Arc::from(path), text))
+            }
+            None => None,
+        };
         let dialler = Dialler::new(credentials, client, config.udp_buffer_bytes);
-        let connections = Connections::start(config, dialler, timer);
+        let connections = Connections::start(config, dialler, timer, board);
+        if let Some((path, text)) = switches {
+            connections.watch_switches(path, text);
+        }
         let shared = Arc::new(Self { connections, client, sequence: AtomicU64::new(1) });
         if shared.connections.wait(until, Connections::any_link).await {
             return Ok(shared);

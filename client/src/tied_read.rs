@@ -6,46 +6,62 @@
 //!
 //! Cost of a read in the common case: one allocation (the mailbox), one entry in the timer, no task of its own.
 
-use crate::choose::{Chosen, TableWays, choose};
+use crate::choose::{Chosen, TableWays, asked, choose};
 use crate::clock;
 use crate::copies::{Action, Actions, Answer, CopyIndex, Event, Send, Timer};
+use crate::engine::CallId;
 use crate::error::{Cause, CopyFate, Error};
 use crate::exchange::Handed;
 use crate::mailbox::{Mail, Mailbox};
-use crate::options::ReadOptions;
+use crate::operation::{LevelName, Operation};
+use crate::options::{Level, ReadOptions};
 use crate::race::Race;
 use crate::report::Read;
+use crate::shadow::{Sample, Shadow};
+use crate::tally::Tally;
 use crate::timer::Alarm;
 use crate::view::ViewInner;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::ids::Position;
+use tiedkv_protocol::ids::{NodeId, Position};
 use tiedkv_protocol::limits::{KEY_BYTES_MAX, TIME_LEFT_MAX};
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::{CopyKind, ReadLevel, ReadRequest};
 use tiedkv_protocol::response::{Failure, Found, ReadReply, Service};
 
+/// One read of a key, with what it shares with others of its call.
+pub(crate) struct OneRead<'o> {
+    pub(crate) key: Bytes,
+    pub(crate) options: &'o ReadOptions,
+    pub(crate) operation: Operation,
+    /// The call for many keys that it is part of.
+    pub(crate) call: Option<CallId>,
+    /// When its call began.
+    pub(crate) began: Moment,
+}
+
 /// Reads one key.
 ///
 /// # Cancel safety
 /// Dropping the future withdraws every copy.
-pub(crate) async fn tied_read(view: &Arc<ViewInner>, key: Bytes, options: ReadOptions) -> Result<Read, Error> {
-    let began = clock::now();
+pub(crate) async fn tied_read(view: &Arc<ViewInner>, one: OneRead<'_>) -> Result<Read, Error> {
+    let OneRead { key, options, operation, call, began } = one;
     check_key(&key)?;
     let deadline = options.deadline.unwrap_or(view.shared.config().deadline).min(TIME_LEFT_MAX);
     let until = began + deadline;
-    let level = level_of(view, &options)?;
+    let (level, name) = level_of(view, options)?;
+    let asked = asked(view, options, operation, name, call);
     let connections = view.shared.connections();
     if !connections.any_link() && !connections.wait(until, |connections| connections.any_link()).await {
         return Err(nobody(view, deadline, began));
     }
-    let chosen = choose(view, &options, level, key, until, clock::now());
+    let chosen = choose(view, asked, options.class, level, key, until, clock::now());
     let mut running = Running::new(view, chosen, deadline, options.planned.unwrap_or(began));
     running.feed(Event::Begin);
     running.send_shadow();
@@ -64,12 +80,21 @@ pub(crate) fn check_key(key: &Bytes) -> Result<(), Error> {
     Ok(())
 }
 
-fn level_of(view: &ViewInner, options: &ReadOptions) -> Result<ReadLevel, Error> {
+pub(crate) fn level_of(view: &ViewInner, options: &ReadOptions) -> Result<(ReadLevel, LevelName), Error> {
+    let level = options.level.unwrap_or(view.shared.config().level);
     let mut seen = view.seen();
     if let Some(token) = options.token {
         seen = seen.max(view.check_token(token)?);
+        if level != Level::Session {
+            let reason = match level {
+                Level::Linearizable => "a linearizable read sees every acknowledged write already",
+                _ => "a stale read waits for no position",
+            };
+            let message = format!("a position token has an effect only on session reads: {reason}");
+            return Err(Error::call(ErrorCode::BadToken, message));
+        }
     }
-    Ok(options.level.unwrap_or(view.shared.config().level).on_wire(seen))
+    Ok((level.on_wire(seen), level.into()))
 }
 
 fn nobody(view: &ViewInner, deadline: Duration, began: Moment) -> Error {
@@ -106,17 +131,23 @@ pub(crate) struct Running<'v> {
     pub(crate) planned: Moment,
     pub(crate) winner: Option<(ReadReply, Bytes, Moment)>,
     pub(crate) tie_delay_realised: Option<Duration>,
+    /// When the extra copy of an observed read is sent for real.
+    sample_at: Option<Moment>,
+    /// The other answer that this read's is compared with.
+    pub(crate) sample: Option<Arc<Sample>>,
     pub(crate) settled: bool,
 }
 
 impl<'v> Running<'v> {
     fn new(view: &'v Arc<ViewInner>, chosen: Chosen, deadline: Duration, planned: Moment) -> Self {
-        let counters = &view.shared.connections().counters;
-        counters.reads.fetch_add(1, Relaxed);
-        counters.ties.fetch_add(u64::from(chosen.plan.width > 1), Relaxed);
+        let tally = view.shared.connections().counters.tallies.of(chosen.slot);
+        tally.reads.fetch_add(1, Relaxed);
+        tally.ties.fetch_add(u64::from(chosen.plan.width > 1), Relaxed);
         if let Some(reason) = chosen.not_tied {
-            counters.not_tied[reason as usize].fetch_add(1, Relaxed);
+            tally.not_tied[reason as usize].fetch_add(1, Relaxed);
         }
+        let sampled = chosen.observed.as_ref().filter(|observed| observed.sample);
+        let sample_at = sampled.and_then(|observed| observed.first_after()).map(|after| clock::now() + after);
         Self {
             view,
             race: Race::new(chosen.plan.clone()),
@@ -130,6 +161,8 @@ impl<'v> Running<'v> {
             planned,
             winner: None,
             tie_delay_realised: None,
+            sample_at,
+            sample: None,
             settled: false,
         }
     }
@@ -139,11 +172,14 @@ impl<'v> Running<'v> {
         if let Poll::Ready(mail) = self.mailbox.poll_take(context) {
             return Poll::Ready(self.open(mail));
         }
-        let Some((timer, at)) = self.race.next_due() else { return Poll::Pending };
         let now = clock::now();
+        if self.sample_at.is_some_and(|at| now >= at) {
+            self.send_sample(now);
+        }
+        let Some((timer, at)) = self.race.next_due() else { return Poll::Pending };
         let wake_at = if timer == Timer::NextCopy { self.copy_alarm(at, now) } else { at };
         if now < wake_at {
-            self.alarm.set(wake_at, context.waker());
+            self.alarm.set(self.sample_at.map_or(wake_at, |sample| sample.min(wake_at)), context.waker());
             return Poll::Pending;
         }
         if timer == Timer::NextCopy {
@@ -181,7 +217,14 @@ impl<'v> Running<'v> {
             };
             let mut actions = std::mem::take(&mut self.actions);
             let ways = TableWays { table: &self.chosen.table, cap: self.view.shared.config().tie_delay_cap };
-            self.view.own.lock().ask(&mut self.race, event, due, self.chosen.policy, &ways, &mut actions);
+            let suppressed = {
+                let board = &self.view.shared.connections().board;
+                let mut own = self.view.own.lock();
+                own.ask(&mut self.race, (event, due), self.chosen.asked, &ways, board, &mut actions)
+            };
+            for reason in suppressed {
+                self.tally().suppressed[reason as usize].fetch_add(1, Relaxed);
+            }
             for action in actions.drain(..) {
                 match action {
                     Action::Send(send) => events.extend(self.send(send, by_timer, now)),
@@ -201,7 +244,9 @@ impl<'v> Running<'v> {
         let link =
             self.chosen.table.peer(send.replica).and_then(|peer| peer.link().ok_or(peer.dial_error()).into());
         let handed = match link {
-            Some(Ok(link)) => link.send_copy(self.request(&send, now), &self.mailbox, copy.0, now),
+            Some(Ok(link)) => {
+                link.send_copy(self.request(&send, now), self.chosen.slot, &self.mailbox, copy.0, now)
+            }
             Some(Err(reason)) => Err(reason.unwrap_or_else(|| "not connected yet".to_owned())),
             None => Err("it left the cluster".to_owned()),
         };
@@ -224,14 +269,39 @@ impl<'v> Running<'v> {
 
     /// Sends a copy that measures, if one is due. Nobody waits for it.
     fn send_shadow(&self) {
-        let Some(replica) = self.chosen.shadow else { return };
-        let Some(link) = self.chosen.table.peer(replica).and_then(|peer| peer.link()) else { return };
-        let now = clock::now();
+        if let Some(replica) = self.chosen.shadow {
+            self.shadow(replica, None, clock::now());
+        }
+    }
+
+    /// Sends the extra copy of an observed read for real: its answer is compared and thrown away.
+    fn send_sample(&mut self, now: Moment) {
+        self.sample_at = None;
+        let first = self.race.copies().first().map(|copy| copy.replica);
+        let other = self.chosen.plan.order.iter().copied().find(|node| Some(*node) != first);
+        let Some(other) = other.filter(|_| self.view.own.lock().engine.shadow_token(now)) else { return };
+        let sample = Sample::new(self.chosen.slot);
+        if self.shadow(other, Some(sample.clone()), now) {
+            self.sample = Some(sample);
+        }
+    }
+
+    /// True if it was handed over.
+    fn shadow(&self, replica: NodeId, sample: Option<Arc<Sample>>, now: Moment) -> bool {
+        let Some(link) = self.chosen.table.peer(replica).and_then(|peer| peer.link()) else { return false };
         let send = Send { copy: CopyIndex(0), replica, tie: None, kind: CopyKind::Shadow };
-        let reader: Weak<ViewInner> = Arc::downgrade(self.view);
-        if let Err(reason) = link.send_shadow(self.request(&send, now), reader, now) {
+        let reader = Shadow::new(self.view, sample);
+        self.view.own.lock().engine.copy_sent(replica, CopyKind::Shadow);
+        let handed = link.send_shadow(self.request(&send, now), self.chosen.slot, reader, now);
+        if let Err(reason) = &handed {
+            self.view.own.lock().engine.copy_gone(replica, CopyKind::Shadow);
             tracing::debug!(node = %replica, %reason, "no shadow copy");
         }
+        handed.is_ok()
+    }
+
+    pub(crate) fn tally(&self) -> &Tally {
+        self.view.shared.connections().counters.tallies.of(self.chosen.slot)
     }
 
     fn request(&self, send: &Send, now: Moment) -> ReadRequest {
@@ -245,7 +315,7 @@ impl<'v> Running<'v> {
             level: chosen.level,
             class: chosen.class,
             time_left_us: u64::try_from(chosen.plan.deadline.since(now).as_micros()).unwrap_or(u64::MAX),
-            operation: chosen.operation.clone(),
+            operation: chosen.what.clone(),
         }
     }
 
@@ -284,10 +354,10 @@ impl<'v> Running<'v> {
                 (_, Err(failure)) => Some(CopyFate::Failed(failure.clone())),
                 (_, Ok(found)) => Some(CopyFate::Failed(too_early(found))),
             };
-            let counters = &self.view.shared.connections().counters;
+            let tally = self.view.shared.connections().counters.tallies.of(self.chosen.slot);
             match (answer, reply.outcome.is_ok()) {
-                (Answer::Good, _) => counters.won.add(sent.kind),
-                (_, true) => counters.failed.add(sent.kind),
+                (Answer::Good, _) => tally.won.add(sent.kind),
+                (_, true) => tally.copies_failed.add(sent.kind),
                 // Counted by the link.
                 (_, false) => {}
             }
@@ -312,7 +382,7 @@ impl<'v> Running<'v> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if !self.settled {
-            self.view.shared.connections().counters.reads_dropped.fetch_add(1, Relaxed);
+            self.tally().dropped.fetch_add(1, Relaxed);
             self.feed(Event::Dropped);
             self.settle();
         }

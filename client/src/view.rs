@@ -3,15 +3,17 @@
 use crate::choose::TableWays;
 use crate::clock;
 use crate::copies::{Actions, Event};
-use crate::engine::{Engine, EngineSettings, Replica};
+use crate::engine::{Asked, Engine, EngineSettings, Replica};
+use crate::engine_host::Suppressed;
 use crate::error::Error;
+use crate::fanout::MultiGet;
+use crate::operation::Operation;
 use crate::options::{ReadOptions, WriteOptions};
-use crate::pending::ShadowReader;
-use crate::policy::ReadPolicy;
 use crate::race::Race;
 use crate::report::{Read, Value, WriteReport};
 use crate::shared::{Shared, random_u128};
-use crate::tied_read::tied_read;
+use crate::switchboard::Switchboard;
+use crate::tied_read::{OneRead, tied_read};
 use crate::topology::Table;
 use crate::write;
 use bytes::Bytes;
@@ -21,13 +23,10 @@ use rand::rngs::StdRng;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::hello::Ceiling;
 use tiedkv_protocol::ids::{NodeId, Position, PositionToken, SHARD_ZERO, TieId};
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::WriteOperation;
-use tiedkv_protocol::response::ReadReply;
 
 /// A light handle over a client's connections; see [`Client::view`](crate::Client::view). Cheap to clone; clones
 /// share everything.
@@ -52,40 +51,53 @@ pub(crate) struct Own {
     pub(crate) engine: Engine,
     /// The members that the engine knows.
     nodes: SmallVec<[NodeId; 4]>,
+    /// The version of switches and ceiling that the engine knows.
+    board: Option<u64>,
 }
 
 impl Own {
     fn new(rng: StdRng, settings: EngineSettings) -> Self {
-        Self { rng, engine: Engine::new(settings, clock::now()), nodes: SmallVec::new() }
+        Self { rng, engine: Engine::new(settings, clock::now()), nodes: SmallVec::new(), board: None }
     }
 
-    /// Tells the engine what changed beside this view's own reads: members, ceiling, what nodes said last.
-    pub(crate) fn sync(&mut self, replicas: &[Replica<'_>], table: &Table, ceiling: Ceiling) {
+    /// Tells the engine what changed beside this view's own reads: members, switches and ceiling, what nodes said last.
+    pub(crate) fn sync(&mut self, replicas: &[Replica<'_>], table: &Table, board: &Switchboard, now: Moment) {
         if !self.nodes.iter().copied().eq(replicas.iter().map(|replica| replica.node)) {
             self.nodes = replicas.iter().map(|replica| replica.node).collect();
             self.engine.members(&self.nodes);
         }
-        if self.engine.control.learn(ceiling) {
-            self.engine.budget().ceiling(ceiling.budget_ppm, clock::now());
-        }
+        self.obey(board, now);
         for peer in &table.peers {
             self.engine.heard(peer.node, peer.flags(), table.pairs_of_replicas(peer.unhealthy_pairs()));
         }
     }
 
-    /// Answers one event of a race: its actions are appended to `actions`.
+    /// Takes over switches and ceiling if they changed.
+    fn obey(&mut self, board: &Switchboard, now: Moment) {
+        let version = board.version();
+        if self.board != Some(version) {
+            self.board = Some(version);
+            let (switches, ceiling) = board.in_force();
+            self.engine.control.switch(switches);
+            self.engine.ceiling(ceiling, now);
+        }
+    }
+
+    /// Answers one event of a race: its actions are appended to `actions`. Gives the extra copies that were not sent.
     pub(crate) fn ask(
         &mut self,
         race: &mut Race,
-        event: Event,
-        now: Moment,
-        policy: ReadPolicy,
+        (event, now): (Event, Moment),
+        asked: Asked,
         ways: &TableWays<'_>,
+        board: &Switchboard,
         actions: &mut Actions,
-    ) {
+    ) -> SmallVec<[Suppressed; 4]> {
+        self.obey(board, now);
         let mut tie_id = || TieId(random_u128());
-        let mut host = self.engine.host(policy, ways, &mut tie_id, &mut self.rng);
+        let mut host = self.engine.host(asked, ways, &mut tie_id, &mut self.rng);
         race.on_event(event, now, &mut host, actions);
+        self.engine.take_suppressed()
     }
 }
 
@@ -120,13 +132,6 @@ impl ViewInner {
             return Err(Error::call(ErrorCode::BadToken, message));
         }
         Ok(token.position)
-    }
-}
-
-impl ShadowReader for ViewInner {
-    fn shadow_answered(&self, latency: Duration, reply: &ReadReply, now: Moment) {
-        let code = reply.outcome.as_ref().err().map(|failure| failure.code);
-        self.own.lock().engine.answered(latency, &reply.service, code, now);
     }
 }
 
@@ -172,7 +177,13 @@ impl View {
     /// # Cancel safety
     /// Dropping the future withdraws every copy.
     pub async fn get_with(&self, key: impl Into<Bytes>, options: ReadOptions) -> Result<Read, Error> {
-        tied_read(&self.inner, key.into(), options).await
+        let (key, operation, began) = (key.into(), Operation::Get, clock::now());
+        tied_read(&self.inner, OneRead { key, options: &options, operation, call: None, began }).await
+    }
+
+    /// As [`Client::multi_get`](crate::Client::multi_get).
+    pub fn multi_get<K: Into<Bytes>>(&self, keys: impl IntoIterator<Item = K>) -> MultiGet {
+        MultiGet::new(self.inner.clone(), keys.into_iter().map(Into::into).collect())
     }
 
     /// As [`Client::put_with`](crate::Client::put_with).
@@ -200,6 +211,11 @@ impl View {
     /// A write whose future is dropped may still be applied.
     pub async fn delete_with(&self, key: impl Into<Bytes>, options: WriteOptions) -> Result<WriteReport, Error> {
         write::write(&self.inner, WriteOperation::Delete { key: key.into() }, Bytes::new(), options).await
+    }
+
+    #[cfg(test)]
+    pub(crate) fn extras_out(&self) -> u32 {
+        self.inner.own.lock().engine.extras_out()
     }
 
     /// What this view's session has seen.

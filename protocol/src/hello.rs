@@ -104,11 +104,60 @@ pub struct Ceiling {
     pub copies_max: u8,
     /// Most extra work, millionths of good answers; `None` leaves the client's own budget.
     pub budget_ppm: Option<u32>,
+    /// Nodes that an operator took out for reads: asked last.
+    pub ejected: Ejected,
+}
+
+/// Most nodes that can be taken out for reads at a time.
+pub const EJECTED_MAX: usize = 4;
+
+/// Nodes that an operator took out for reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ejected([Option<NodeId>; EJECTED_MAX]);
+
+impl Ejected {
+    /// True if `node` is out.
+    pub fn contains(&self, node: NodeId) -> bool {
+        self.0.contains(&Some(node))
+    }
+
+    /// Takes a node out; false if [`EJECTED_MAX`] are out already.
+    #[must_use = "only so many nodes can be out"]
+    pub fn eject(&mut self, node: NodeId) -> bool {
+        if self.contains(node) {
+            return true;
+        }
+        match self.0.iter_mut().find(|slot| slot.is_none()) {
+            Some(slot) => {
+                *slot = Some(node);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Puts a node back; false if it was not out.
+    pub fn restore(&mut self, node: NodeId) -> bool {
+        let slot = self.0.iter_mut().find(|slot| **slot == Some(node));
+        slot.map(|slot| *slot = None).is_some()
+    }
+
+    /// Those that are out.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.0.iter().flatten().copied()
+    }
 }
 
 impl Default for Ceiling {
     fn default() -> Self {
-        Self { version: 0, mode: Mode::On, share_ppm: 1_000_000, copies_max: 3, budget_ppm: None }
+        Self {
+            version: 0,
+            mode: Mode::On,
+            share_ppm: 1_000_000,
+            copies_max: 3,
+            budget_ppm: None,
+            ejected: Ejected::default(),
+        }
     }
 }
 

@@ -19,6 +19,8 @@ pub mod flags {
     pub const DRAINING: u8 = 1 << 3;
     /// A storage error happened lately: send no first copies here.
     pub const STORAGE_SUSPECT: u8 = 1 << 4;
+    /// The node's workers were busy for more than 80 % of the last second or so: hedges would only add to it.
+    pub const BUSY: u8 = 1 << 6;
 }
 
 /// How a node served one copy; in every answer, good or not.

@@ -4,7 +4,7 @@ use crate::atomic::{Atomic, Condition, Current, Expect, Operation, WriteDetail};
 use crate::codec::{self, CodecError};
 use crate::error::ErrorCode;
 use crate::frame::{self, FrameKind};
-use crate::hello::{Ceiling, Hello, Member, Mode, Notice, Topology, Welcome};
+use crate::hello::{Ceiling, Ejected, Hello, Member, Mode, Notice, Topology, Welcome};
 use crate::ids::{
     CallerId, ClientId, ClusterId, NodeId, Position, PositionToken, ReadId, RequestId, SHARD_ZERO, TieId, Version,
 };
@@ -103,8 +103,16 @@ fn write(operation: WriteOperation) -> WriteRequest {
 }
 
 fn connection() -> Vec<Sample> {
-    let ceiling =
-        Ceiling { version: 2, mode: Mode::Observe, share_ppm: 500_000, copies_max: 2, budget_ppm: Some(7) };
+    let mut ejected = Ejected::default();
+    assert!(ejected.eject(NodeId(3)));
+    let ceiling = Ceiling {
+        version: 2,
+        mode: Mode::Observe,
+        share_ppm: 500_000,
+        copies_max: 2,
+        budget_ppm: Some(7),
+        ejected,
+    };
     vec![
         sample("Hello", Hello { version_min: 1, version_max: 1, client: ClientId(0xc1) }),
         sample(

@@ -28,6 +28,7 @@ mod load;
 mod members;
 mod million;
 mod pages;
+mod policy;
 mod replicated;
 mod tool;
 mod trust;

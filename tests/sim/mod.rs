@@ -2,6 +2,8 @@
 //!
 //! `cargo run --profile ci -p tiedkv-tests --bin sim -- --seed N` plays one again.
 
+mod storm;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tiedkv_tests::sim::table::{SCENES, play_scene};

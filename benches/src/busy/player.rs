@@ -2,7 +2,7 @@
 
 use super::bed::Bed;
 use super::matrix::WARM_UP;
-use super::policy::BusyPolicy;
+use super::policy::{BusyPolicy, ClientKind};
 use super::sample::{Sample, Tick};
 use super::scene::{BedKind, BusyScene, Event, SERVICE_US};
 use super::trace::{DeviceModel, Ingredients, ideals};
@@ -114,6 +114,7 @@ fn plan(bed: &Bed, cell: Cell<'_>) -> OpenLoop {
         warm_up: WARM_UP,
         measured: cell.measured,
         policy: cell.policy.read,
+        gated: cell.policy.client == ClientKind::Gated,
         level: bed.level(),
         deadline: cell.scene.deadline,
         workload: Workload { count, ..bed.workload },

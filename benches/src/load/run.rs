@@ -40,6 +40,8 @@ pub struct OpenLoop {
     pub measured: Duration,
     /// How each read is sent.
     pub policy: ReadPolicy,
+    /// Whether each read is judged first: tied only where that pays.
+    pub gated: bool,
     /// How fresh.
     pub level: Level,
     /// Whole time of a read.
@@ -132,6 +134,7 @@ pub async fn play(views: &[View], plan: &OpenLoop, mut progress: impl FnMut(Dura
         timer.until(start + arrival.at).await.context("timer")?;
         let options = ReadOptions {
             policy: Some(plan.policy),
+            gate: Some(plan.gated),
             level: Some(plan.level),
             deadline: Some(plan.deadline),
             planned: Some(start_moment + arrival.at),

@@ -177,6 +177,14 @@ impl RequestPath {
         self.path().flags(clock::now())
     }
 
+    /// Share of all workers that serve at this moment, 0.0 to 1.0.
+    pub fn busy_share(&self) -> f64 {
+        let path = self.path();
+        let busy: u32 = path.lanes.iter().map(|room| room.busy()).sum();
+        let workers = path.lanes.len() * usize::from(path.config.workers_per_lane);
+        f64::from(busy) / workers.max(1) as f64
+    }
+
     /// Disturbs a modelled device from now on; says from when, by this node's clock, so that who asked can draw the
     /// same jobs.
     ///

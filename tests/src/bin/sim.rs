@@ -1,11 +1,36 @@
 //! Plays simulated worlds: one seed with its violations, many seeds, the table of the design, or the cost of the
 //! client's pure rooms.
 //!
-//! `sim --table [--seconds N] [--seed N]`, `sim --cost`, `sim --seed N [--planted NAME]`, `sim --seeds N [--from N] [--planted NAME]`.
+//! `sim --table [--seconds N] [--seed N]`, `sim --storm [--seed N]`, `sim --cost`,
+//! `sim --seed N [--planted NAME]`, `sim --seeds N [--from N] [--planted NAME]`.
 
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tiedkv_client::policy::ReadPolicy;
-use tiedkv_tests::sim::{Planted, WorldConfig, cost, play, table};
+use tiedkv_tests::sim::{Planted, WorldConfig, cost, play, storm, table};
+
+/// Counts what is allocated, for `--cost`.
+struct Counting;
+
+static ALLOCATED: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: hands everything on to the system's allocator, which keeps the contract.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.fetch_add(1, Relaxed);
+        // SAFETY: the caller's layout, unchanged.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: allocated by `System` with this layout.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -20,7 +45,7 @@ fn main() -> ExitCode {
 }
 
 fn run(words: &[String]) -> Result<bool, String> {
-    let known = ["--table", "--cost", "--seconds", "--seed", "--seeds", "--from", "--planted"];
+    let known = ["--table", "--storm", "--cost", "--seconds", "--seed", "--seeds", "--from", "--planted"];
     if let Some(other) = words.iter().find(|word| word.starts_with("--") && !known.contains(&word.as_str())) {
         return Err(format!("{other} is not known; there are {}", known.join(", ")));
     }
@@ -41,9 +66,16 @@ fn run(words: &[String]) -> Result<bool, String> {
         table::print(seed, seconds, &mut std::io::stdout().lock()).map_err(|error| error.to_string())?;
         return Ok(true);
     }
+    if words.iter().any(|word| word == "--storm") {
+        storm::print(number("--seed", 3)?, &mut std::io::stdout().lock()).map_err(|error| error.to_string())?;
+        return Ok(true);
+    }
     if words.iter().any(|word| word == "--cost") {
         for policy in [ReadPolicy::UNTIED, ReadPolicy::TIED2, ReadPolicy::TIED3] {
-            println!("{policy}: {:?} per read in the pure rooms of the client", cost::per_read(policy, 200_000));
+            let (time, allocations) = cost::per_read(policy, 200_000, || ALLOCATED.load(Relaxed));
+            println!(
+                "{policy}: {time:?} and {allocations:.3} allocations per read in the pure rooms of the client"
+            );
         }
         return Ok(true);
     }

@@ -410,5 +410,6 @@ pub(super) fn plan(config: &Config) -> Plan {
         hedge: false,
         rescue: config.rescue,
         deadline: LATE,
+        naive: false,
     }
 }

@@ -12,7 +12,8 @@ use rand::rngs::StdRng;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tiedkv_client::copies::{Action, Actions, Answer, CopyIndex, Event, Outcome, Timer};
-use tiedkv_client::engine::{Engine, Replica};
+use tiedkv_client::engine::{Asked, Decision, Engine, Replica};
+use tiedkv_client::learn::Ended;
 use tiedkv_client::pace::{Pace, PaceSettings};
 use tiedkv_client::policy::ReadPolicy;
 use tiedkv_client::race::Race;
@@ -73,6 +74,8 @@ pub struct EndedRead {
     pub policy: ReadPolicy,
     /// For a good answer: its position and what was asked.
     pub position: Option<(Position, Position)>,
+    /// The hedge delay that its view has learned.
+    pub hedge_delay: Option<Duration>,
 }
 
 /// What became of copies, for the balance.
@@ -103,7 +106,8 @@ pub(crate) struct ReadState {
     id: ReadId,
     policy: ReadPolicy,
     race: Race,
-    hold_out: bool,
+    asked: Asked,
+    decision: Decision,
     key: u64,
     need: Position,
     began: Moment,
@@ -126,6 +130,7 @@ pub struct Client {
     ids: StdRng,
     next_read: u64,
     pub(crate) planted: Option<Planted>,
+    gated: bool,
     scratch: Actions,
 }
 
@@ -155,6 +160,7 @@ impl Client {
             ids: StdRng::seed_from_u64(config.seed ^ caller.0 as u64 ^ 0x0001_d50f_71e5),
             next_read: 0,
             planted: config.planted,
+            gated: config.engine.gate.is_some(),
             scratch: Actions::new(),
         }
     }
@@ -175,15 +181,17 @@ impl Client {
             .iter()
             .map(|link| Replica { node: link.node, zone: "", down: link.connection.is_none() || link.silent })
             .collect();
-        let decision = self.views[view].decide(policy, now + deadline, &replicas, &self.links, now, &mut self.rng);
+        let asked = Asked { gated: self.gated, ..policy.into() };
+        let decision = self.views[view].decide(asked, now + deadline, &replicas, &self.links, now, &mut self.rng);
         let key = ReadKey(self.next_read);
         self.next_read += 1;
         let state = ReadState {
             view,
             id: ReadId(self.rng.random()),
             policy,
-            race: Race::new(decision.plan),
-            hold_out: decision.hold_out,
+            race: Race::new(decision.plan.clone()),
+            asked,
+            decision,
             key: self.rng.random(),
             need,
             began: now,
@@ -275,7 +283,7 @@ impl Client {
             let ids = &mut self.ids;
             let mut tie_id = || TieId(ids.random());
             let engine = &mut self.views[state.view];
-            let mut host = engine.host(state.policy, &self.links, &mut tie_id, &mut self.rng);
+            let mut host = engine.host(state.asked, &self.links, &mut tie_id, &mut self.rng);
             state.race.on_event(event, now, &mut host, &mut actions);
             for action in actions.drain(..) {
                 self.act(key, action, now, &mut events, out);
@@ -352,7 +360,9 @@ impl Client {
         let service = state.good.filter(|_| won).map(|(service, _)| service);
         let latency = now.since(state.began);
         let view = &mut self.views[state.view];
-        view.read_ended(state.policy, state.hold_out, &state.race, latency, service.as_ref(), now);
+        let ended = Ended::of(&state.race, &state.decision);
+        view.read_ended(state.asked, &ended, latency, service.as_ref(), now);
+        let hedge_delay = view.latency(state.asked.sort, state.policy.shape).map(|latency| latency.hedge_delay());
         self.counters.good_reads += u64::from(won);
         out.push(ClientOut::Ended(Box::new(EndedRead {
             read: state.id,
@@ -361,6 +371,7 @@ impl Client {
             policy: state.policy,
             position: state.good.filter(|_| won).map(|(_, position)| (position, state.need)),
             race: state.race,
+            hedge_delay,
         })));
     }
 

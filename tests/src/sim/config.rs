@@ -87,6 +87,13 @@ pub enum Fault {
         /// Which.
         node: usize,
     },
+    /// The devices of some nodes take so many times longer.
+    SlowDevice {
+        /// Which; `None`: all.
+        node: Option<usize>,
+        /// How many times.
+        factor: f64,
+    },
     /// All messages take so many times longer.
     SlowNetwork {
         /// How many times.
@@ -104,6 +111,7 @@ impl Fault {
             | Self::Lag { node }
             | Self::FailReads { node }
             | Self::WrongClock { node } => Some(*node),
+            Self::SlowDevice { node, .. } => *node,
             Self::SlowNetwork { .. } => None,
         }
     }

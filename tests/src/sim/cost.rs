@@ -1,11 +1,13 @@
-//! What the pure rooms of the client cost per read: decide, pace, race, account. No network, no waiting.
+//! What the pure rooms of the client cost per read: decide, pace, race, account. No network, no waiting. Time and
+//! allocations.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;
 use tiedkv_client::clock;
 use tiedkv_client::copies::{Actions, Answer, CopyIndex, Event, Timer};
-use tiedkv_client::engine::{Engine, EngineSettings, Replica, Ways};
+use tiedkv_client::engine::{Asked, Engine, EngineSettings, Replica, Ways};
+use tiedkv_client::learn::Ended;
 use tiedkv_client::pace::{Pace, PaceSettings};
 use tiedkv_client::policy::ReadPolicy;
 use tiedkv_client::race::Race;
@@ -25,24 +27,34 @@ impl Ways for Known {
     }
 }
 
-/// Mean wall time per read over `reads` reads of this policy, each sent as all its copies; copy 0 wins.
-pub fn per_read(policy: ReadPolicy, reads: u32) -> Duration {
+/// Mean wall time and allocations per read over `reads` reads of this policy, each sent as all its copies; copy 0 wins.
+/// `allocated` counts the allocations of the process.
+pub fn per_read(policy: ReadPolicy, reads: u32, allocated: impl Fn() -> u64) -> (Duration, f64) {
     let nodes: Vec<NodeId> = (1..=3).map(NodeId).collect();
     let mut rng = StdRng::seed_from_u64(1);
     let mut ids = StdRng::seed_from_u64(2);
     let mut now = Moment::ZERO;
-    let mut engine = Engine::new(EngineSettings::default(), now);
+    let mut settings = EngineSettings::default();
+    // Copy 1 never wins here; it is not to be rested for that.
+    settings.wins.won_min = 0.0;
+    let mut engine = Engine::new(settings, now);
     engine.members(&nodes);
     let mut ways = Known(nodes.iter().map(|node| (*node, Pace::new(PaceSettings::default()))).collect());
     let replicas: Vec<Replica<'_>> =
         nodes.iter().map(|node| Replica { node: *node, zone: "", down: false }).collect();
     let mut actions = Actions::new();
-    let started = clock::now();
-    for _ in 0..reads {
-        let decision = engine.decide(policy, now + Duration::from_secs(1), &replicas, &ways, now, &mut rng);
-        let mut race = Race::new(decision.plan);
+    let asked = Asked { gated: true, ..policy.into() };
+    let (mut started, mut before) = (clock::now(), allocated());
+    // What is made once, such as estimators, is made in the first reads.
+    let warm_up = reads / 10;
+    for number in 0..reads + warm_up {
+        if number == warm_up {
+            (started, before) = (clock::now(), allocated());
+        }
+        let decision = engine.decide(asked, now + Duration::from_secs(1), &replicas, &ways, now, &mut rng);
+        let mut race = Race::new(decision.plan.clone());
         let mut tie_id = || TieId(ids.random());
-        let mut host = engine.host(policy, &ways, &mut tie_id, &mut rng);
+        let mut host = engine.host(asked, &ways, &mut tie_id, &mut rng);
         race.on_event(Event::Begin, now, &mut host, &mut actions);
         while let Some(at) = race.armed(Timer::NextCopy) {
             race.on_event(Event::Timer(Timer::NextCopy), at, &mut host, &mut actions);
@@ -62,12 +74,13 @@ pub fn per_read(policy: ReadPolicy, reads: u32) -> Duration {
                     pace.record(latency, wait, served, now);
                 }
                 engine.answered(latency, &service, None, now);
-                engine.read_ended(policy, decision.hold_out, &race, latency, Some(&service), now);
+                engine.read_ended(asked, &Ended::of(&race, &decision), latency, Some(&service), now);
             }
         }
         debug_assert!(race.copies().iter().all(|copy| copy.kind != CopyKind::Hedge));
     }
-    clock::now().since(started) / reads.max(1)
+    let counted = reads.max(1);
+    (clock::now().since(started) / counted, (allocated() - before) as f64 / f64::from(counted))
 }
 
 fn answer_of(node: NodeId) -> Service {

@@ -65,7 +65,18 @@ impl World {
             Fault::Lag { node } => self.hosts[node].lags = true,
             Fault::FailReads { node } => self.hosts[node].node.fails = true,
             Fault::WrongClock { node } => self.hosts[node].node.wrong_clock = true,
+            Fault::SlowDevice { node, factor } => self.slow_devices(node, factor),
             Fault::SlowNetwork { factor } => self.slow = factor,
+        }
+    }
+
+    fn slow_devices(&mut self, node: Option<usize>, slow_factor: f64) {
+        let disturbance = Disturbance { slow_factor, ..self.config.disturbance.clone() };
+        let now = self.now;
+        for (index, host) in self.hosts.iter_mut().enumerate() {
+            if node.is_none_or(|node| node == index) {
+                host.node.disturb(&disturbance, now);
+            }
         }
     }
 
@@ -101,6 +112,7 @@ impl World {
             }
             Fault::FailReads { node } => self.hosts[node].node.fails = false,
             Fault::WrongClock { node } => self.hosts[node].node.wrong_clock = false,
+            Fault::SlowDevice { node, .. } => self.slow_devices(node, 1.0),
             Fault::SlowNetwork { .. } => self.slow = 1,
         }
     }

@@ -13,6 +13,7 @@ mod faults;
 pub mod node;
 mod node_work;
 mod rest;
+pub mod storm;
 pub mod table;
 pub mod watch;
 pub mod wire;

@@ -3,6 +3,9 @@
 use crate::sim::watch::{Rule, Violation};
 use crate::sim::world::World;
 use std::time::Duration;
+use tiedkv_client::engine::Engine;
+use tiedkv_client::engine_host::Suppressed;
+use tiedkv_protocol::ids::NodeId;
 use tiedkv_protocol::moment::Moment;
 
 /// One read as the statistics want it.
@@ -14,6 +17,10 @@ pub struct ReadSample {
     pub latency: Option<Duration>,
     /// The caller left.
     pub dropped: bool,
+    /// The hedge delay that its view had learned when it ended.
+    pub hedge_delay: Option<Duration>,
+    /// The node of its first copy.
+    pub first: Option<NodeId>,
 }
 
 /// What came out of a world.
@@ -27,6 +34,10 @@ pub struct Outturn {
     pub violations: Vec<Violation>,
     /// All reads, in the order of their end.
     pub reads: Vec<ReadSample>,
+    /// When hedges and rescues were sent.
+    pub extras: Vec<Moment>,
+    /// Extra copies that were not sent when their time came, whatever the reason.
+    pub suppressed: u64,
     /// Copies sent by clients.
     pub copies_sent: u64,
     /// Copies started on nodes.
@@ -89,6 +100,8 @@ impl World {
             outturn.wasted.0 += Duration::from_micros(counted.wasted_us);
             outturn.wasted.1 += Duration::from_micros(counted.wasted_us + counted.service_time_us);
         }
+        let suppressed = |view: &Engine| Suppressed::ALL.iter().map(|reason| view.suppressed(*reason)).sum::<u64>();
+        outturn.suppressed = self.clients.iter().flat_map(|client| &client.views).map(suppressed).sum();
         outturn.copies_sent = self.clients.iter().map(|client| client.counters.sent).sum();
     }
 }

@@ -357,7 +357,12 @@ impl World {
         let mut out = std::mem::take(&mut self.client_out);
         for out in out.drain(..) {
             match out {
-                ClientOut::Send { node, connection, message } => self.send_to_node(node, connection, message),
+                ClientOut::Send { node, connection, message } => {
+                    if matches!(&message, ToNode::Copy(copy) if copy.kind.is_extra()) {
+                        self.outturn.extras.push(self.now);
+                    }
+                    self.send_to_node(node, connection, message);
+                }
                 ClientOut::Timer { at, read, timer } => {
                     self.at(at.max(self.now), Happening::ClientTimer { client, read, timer });
                 }
@@ -376,6 +381,8 @@ impl World {
             began: read.began,
             latency: won.then(|| self.now.since(read.began)),
             dropped: read.outcome == Outcome::Dropped,
+            hedge_delay: read.hedge_delay,
+            first: read.race.copies().first().map(|copy| copy.replica),
         });
     }
 
