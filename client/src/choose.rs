@@ -11,7 +11,6 @@ use crate::shared::random_u128;
 use crate::tally::Slot;
 use crate::topology::Table;
 use crate::view::ViewInner;
-use bytes::Bytes;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,10 +64,13 @@ pub(crate) fn choose(
     asked: Asked,
     class: Option<Class>,
     level: ReadLevel,
-    key: Bytes,
+    what: ReadOperation,
     deadline: Moment,
     now: Moment,
 ) -> Chosen {
+    let short = what.is_short();
+    // Delays of hedges and rescues are those of gets.
+    let asked = if short { asked } else { Asked { policy: asked.policy.without_extras(), ..asked } };
     let connections = view.shared.connections();
     let config = connections.config();
     let table = connections.table().clone();
@@ -82,7 +84,7 @@ pub(crate) fn choose(
         let own = &mut *view.own.lock();
         own.sync(&replicas, &table, &connections.board, now);
         let decision = own.engine.decide(asked, deadline, &replicas, &ways, now, &mut own.rng);
-        (decision, own.engine.shadow_due(now))
+        (decision, if short { own.engine.shadow_due(now) } else { None })
     };
     let Decision { plan, not_tied, hold_out, observed } = decision;
     let first = plan.order.first().filter(|_| plan.width > 1);
@@ -94,7 +96,7 @@ pub(crate) fn choose(
         read: ReadId(random_u128()),
         level,
         class: class.unwrap_or(config.class),
-        what: ReadOperation::Get { key },
+        what,
         table,
         tie_delay,
         not_tied,

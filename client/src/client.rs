@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::fanout::MultiGet;
 use crate::options::{ReadOptions, WriteOptions};
 use crate::report::{NodeView, Read, Value, WriteReport};
+use crate::scan::{Scan, ScanOptions, ScanRange, ScanToken};
 use crate::shared::Shared;
 use crate::slow::SlowRead;
 use crate::stats::Stats;
@@ -97,6 +98,44 @@ impl Client {
         PolicyControl::new(self.view.shared().connections().board.clone())
     }
 
+    /// Whether a key is present; its value does not travel.
+    ///
+    /// # Errors
+    /// See [`Error::caller_move`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future withdraws every copy.
+    pub async fn exists(&self, key: impl Into<Bytes>) -> Result<bool, Error> {
+        self.view.exists(key, ReadOptions::default()).await
+    }
+
+    /// Begins a scan: rows in order of key, fetched ahead page by page.
+    ///
+    /// # Errors
+    /// When an option is out of its bounds.
+    pub fn scan(&self, range: &ScanRange, options: ScanOptions) -> Result<Scan, Error> {
+        self.view.scan(range, options)
+    }
+
+    /// Goes on with a scan behind the last row that was given out; range, order and limit are the token's.
+    ///
+    /// # Errors
+    /// When the token is of another cluster, or an option is out of its bounds.
+    pub fn resume(&self, token: ScanToken, options: ScanOptions) -> Result<Scan, Error> {
+        self.view.resume(token, options)
+    }
+
+    /// How many keys lie in a range: counted by the nodes, page by page, each page consistent in itself.
+    ///
+    /// # Errors
+    /// See [`Error::caller_move`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future withdraws every copy.
+    pub async fn count(&self, range: &ScanRange) -> Result<u64, Error> {
+        self.view.count(range, ReadOptions::default()).await
+    }
+
     /// Sets a key.
     ///
     /// # Errors
@@ -160,6 +199,23 @@ impl Client {
     /// As [`Client::put`].
     pub async fn delete_with(&self, key: impl Into<Bytes>, options: WriteOptions) -> Result<WriteReport, Error> {
         self.view.delete_with(key, options).await
+    }
+
+    /// Removes every key of a range, some at a time; `progress` is told how many are gone. Returns how many there were.
+    /// Not atomic: it removes what its pages show, and a key written meanwhile may stay.
+    ///
+    /// # Errors
+    /// See [`Error::caller_move`]; what was removed stays removed, and calling again goes on.
+    ///
+    /// # Cancel safety
+    /// Some keys may be removed; deletes that are out may still be applied.
+    pub async fn delete_range(
+        &self,
+        range: &ScanRange,
+        options: ScanOptions,
+        progress: impl FnMut(u64),
+    ) -> Result<u64, Error> {
+        self.view.delete_range(range, options, progress).await
     }
 
     /// What this client's session has seen. Hand it to another session to read one's writes there.

@@ -182,6 +182,17 @@ impl Client {
         self.own().batch(batch, WriteOptions::default()).await
     }
 
+    /// [`Client::batch`] with options.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// As there.
+    pub async fn batch_with(&self, batch: Batch, options: WriteOptions) -> Result<Conditional, Error> {
+        self.own().batch(batch, options).await
+    }
+
     /// [`View::increment`] in this client's own session.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ use tiedkv_protocol::ids::RequestId;
 use tiedkv_protocol::limits::{INLINE_VALUE_BYTES_MAX, WITHDRAWS_MAX};
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::{AdminOperation, AdminRequest, CopyKind, Ping, ReadRequest, Withdraw, WriteRequest};
-use tiedkv_protocol::response::{AdminReply, Pong, ReadReply, WriteReply};
+use tiedkv_protocol::response::{AdminReply, Pong, ReadReply, Service, WriteReply};
 use tokio::sync::{Notify, oneshot};
 
 /// Longest time that a withdraw of an answered read waits for another frame to ride on: its copies were cancelled
@@ -33,6 +33,8 @@ use tokio::sync::{Notify, oneshot};
 pub(crate) const WITHDRAW_WAIT: Duration = Duration::from_millis(5);
 /// Withdraws that wait for company before they are written at once.
 const WITHDRAWS_WAITING_MAX: usize = 64;
+/// Answers with more bytes than this are no sample of the round trip.
+const SAMPLE_BYTES_MAX: usize = 16 * 1024;
 /// Pings without an echo before no more are sent.
 const PINGS_MAX: usize = 8;
 
@@ -371,6 +373,15 @@ impl Link {
         Ok(Heard::Nothing)
     }
 
+    /// An answer came. What carries much is longer under way than the tie's little frames: no sample.
+    fn heard_answer(&self, service: &Service, bytes: usize, latency: Duration, now: Moment) {
+        if bytes > SAMPLE_BYTES_MAX {
+            self.peer.heard_flags(service.flags, service.unhealthy_pairs);
+        } else {
+            self.peer.heard_answer(latency, service, now);
+        }
+    }
+
     fn on_read_reply(&self, reply: ReadReply, value: Bytes, now: Moment) {
         let id = reply.request;
         let taken = self.pending.lock().take(id);
@@ -378,7 +389,7 @@ impl Link {
         let tally = self.counters.tallies.of(slot);
         match taken {
             Some((Owed::Copy { mailbox, copy }, sent)) => {
-                self.peer.heard_answer(now.since(sent), &reply.service, now);
+                self.heard_answer(&reply.service, value.len(), now.since(sent), now);
                 tally.outstanding.take_back(kind);
                 let good = reply.outcome.is_ok();
                 count_bad_answer(tally, kind, &reply);

@@ -9,14 +9,18 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tiedkv_protocol::atomic::{Atomic, Operation};
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::frame::{self, Frame, FrameDecoder, FrameKind};
 use tiedkv_protocol::hello::{Ceiling, Hello, Member, Notice, Topology, Welcome};
 use tiedkv_protocol::identity::{ALPN_CLIENT, Identity, NODE_DNS_NAME, Role};
 use tiedkv_protocol::ids::{ClusterId, NodeId, Position, RequestId, SHARD_ZERO, Version};
 use tiedkv_protocol::limits::{INLINE_VALUE_BYTES_MAX, PROTOCOL_VERSION};
-use tiedkv_protocol::request::{AdminRequest, Ping, ReadRequest, Withdraw, WriteOperation, WriteRequest};
+use tiedkv_protocol::request::{
+    AdminRequest, Ping, ReadOperation, ReadRequest, Withdraw, WriteOperation, WriteRequest,
+};
 use tiedkv_protocol::response::{AdminReply, Failure, Found, Pong, ReadReply, Service, WriteReply, Written};
+use tiedkv_protocol::scan::{PageRequest, PageWriter};
 use tokio::sync::{mpsc, watch};
 
 /// The cluster of all fake nodes.
@@ -325,8 +329,10 @@ fn on_frame(
             let request: ReadRequest = frame.message().unwrap();
             state.reads.push(request.clone());
             let deed = (state.script)(&request);
-            let key = request.operation.first_key().clone();
-            let value = state.values.get(&key).cloned();
+            let value = match &request.operation {
+                ReadOperation::Get { key } => state.values.get(key).cloned(),
+                ReadOperation::Scan(page) => Some(page_of(&state.values, page)),
+            };
             let position = Position(state.position);
             if !state.mute {
                 drop(state);
@@ -350,7 +356,15 @@ fn on_frame(
                 match request.operation {
                     WriteOperation::Put { key } => drop(state.values.insert(key, frame.payload.clone())),
                     WriteOperation::Delete { key } => drop(state.values.remove(&key)),
-                    WriteOperation::Atomic => {}
+                    WriteOperation::Atomic => {
+                        for operation in Atomic::decode(&frame.payload).unwrap().operations {
+                            match operation {
+                                Operation::Put { key, value } => drop(state.values.insert(key, value)),
+                                Operation::Delete { key } => drop(state.values.remove(&key)),
+                                Operation::Increment { .. } => {}
+                            }
+                        }
+                    }
                 }
                 Ok(Written { version: Version(position), position: Position(position), repeated: false })
             };
@@ -373,6 +387,26 @@ fn on_frame(
         }
         other => panic!("a client does not send {other:?}"),
     }
+}
+
+/// A page as a node would make it, without chunks.
+fn page_of(values: &BTreeMap<Bytes, Bytes>, page: &PageRequest) -> Bytes {
+    let inside = |key: &Bytes| *key >= page.lo && page.hi.as_ref().is_none_or(|hi| key < hi);
+    let mut rows: Vec<_> = values.iter().filter(|(key, _)| inside(key)).collect();
+    if page.reverse {
+        rows.reverse();
+    }
+    let (mut writer, mut last, total) = (PageWriter::new(page.columns), None, rows.len());
+    for (key, value) in rows {
+        let over = writer.len() + writer.row_bytes(key, value) > page.bytes_max as usize;
+        if writer.rows() == page.rows_max || (over && !writer.is_empty()) {
+            break;
+        }
+        writer.push(key, value, Version(1), None);
+        last = Some(key);
+    }
+    let more = (writer.rows() as usize) < total;
+    writer.finish(last.map(|key| &key[..]), more)
 }
 
 fn act(

@@ -109,6 +109,12 @@ impl ReadPolicy {
         }
     }
 
+    /// The same without hedges and rescues: for reads that are longer than a get, whose delays would be wrong.
+    pub fn without_extras(self) -> Self {
+        let shape = if self.shape == Shape::Hedged { Shape::Untied } else { self.shape };
+        Self { shape, rescue: false }
+    }
+
     /// Whether a hedge may follow.
     pub fn hedge(self) -> bool {
         self.shape == Shape::Hedged || self.shape.measures()

@@ -18,6 +18,20 @@ use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::{CopyKind, ReadLevel};
 use tiedkv_protocol::response::{Failure, Found, ReadReply};
 
+/// A good answer, whatever was read.
+pub(crate) struct GoodAnswer {
+    pub(crate) found: Found,
+    pub(crate) payload: Bytes,
+    pub(crate) report: ReadReport,
+}
+
+impl From<GoodAnswer> for Read {
+    fn from(answer: GoodAnswer) -> Self {
+        let GoodAnswer { found, payload: value, report } = answer;
+        Self { value: found.version.map(|version| Value { value, version, position: found.position }), report }
+    }
+}
+
 impl Running<'_> {
     /// Withdraws what is still out and balances the books. Once.
     pub(crate) fn settle(&mut self) {
@@ -54,7 +68,7 @@ impl Running<'_> {
         }
         // The client's own wait before the first copy and after the answer does not enter.
         let mut unsent = SmallVec::new();
-        if let Some(first) = self.copies.first() {
+        if let Some(first) = self.copies.first().filter(|_| self.chosen.what.is_short()) {
             let end = self.winner.as_ref().map_or_else(clock::now, |(_, _, received)| *received);
             let winner = self.winner.as_ref().map(|(reply, _, _)| &reply.service);
             let Chosen { asked, hold_out, observed, .. } = self.chosen;
@@ -97,7 +111,7 @@ impl Running<'_> {
         }
     }
 
-    pub(crate) fn result(mut self) -> Result<Read, Error> {
+    pub(crate) fn result(mut self) -> Result<GoodAnswer, Error> {
         self.settle();
         let now = clock::now();
         let outcome = self.race.outcome().unwrap_or(Outcome::Dropped);
@@ -112,7 +126,14 @@ impl Running<'_> {
         Err(self.failed(outcome, now))
     }
 
-    fn answered(&self, copy: CopyIndex, reply: &ReadReply, found: Found, value: Bytes, now: Moment) -> Read {
+    fn answered(
+        &self,
+        copy: CopyIndex,
+        reply: &ReadReply,
+        found: Found,
+        payload: Bytes,
+        now: Moment,
+    ) -> GoodAnswer {
         if !matches!(self.chosen.level, ReadLevel::Stale { .. }) {
             self.view.saw(found.position);
         }
@@ -135,8 +156,7 @@ impl Running<'_> {
             fresh_ties: u32::try_from(self.race.fresh_ties()).unwrap_or(u32::MAX),
             token: self.view.token_of(found.position),
         };
-        let value = found.version.map(|version| Value { value, version, position: found.position });
-        Read { value, report }
+        GoodAnswer { found, payload, report }
     }
 
     fn failed(&self, outcome: Outcome, now: Moment) -> Error {

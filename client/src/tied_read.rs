@@ -16,6 +16,7 @@ use crate::mailbox::{Mail, Mailbox};
 use crate::operation::{LevelName, Operation};
 use crate::options::{Level, ReadOptions};
 use crate::race::Race;
+use crate::read_end::GoodAnswer;
 use crate::report::Read;
 use crate::shadow::{Sample, Shadow};
 use crate::tally::Tally;
@@ -32,7 +33,7 @@ use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{NodeId, Position};
 use tiedkv_protocol::limits::{KEY_BYTES_MAX, TIME_LEFT_MAX};
 use tiedkv_protocol::moment::Moment;
-use tiedkv_protocol::request::{CopyKind, ReadLevel, ReadRequest};
+use tiedkv_protocol::request::{CopyKind, ReadLevel, ReadOperation, ReadRequest};
 use tiedkv_protocol::response::{Failure, Found, ReadReply, Service};
 
 /// One read of a key, with what it shares with others of its call.
@@ -53,6 +54,25 @@ pub(crate) struct OneRead<'o> {
 pub(crate) async fn tied_read(view: &Arc<ViewInner>, one: OneRead<'_>) -> Result<Read, Error> {
     let OneRead { key, options, operation, call, began } = one;
     check_key(&key)?;
+    let whole = Whole { what: ReadOperation::Get { key }, options, operation, call, began };
+    Ok(read(view, whole).await?.into())
+}
+
+/// A read of whatever can be read.
+pub(crate) struct Whole<'o> {
+    pub(crate) what: ReadOperation,
+    pub(crate) options: &'o ReadOptions,
+    pub(crate) operation: Operation,
+    pub(crate) call: Option<CallId>,
+    pub(crate) began: Moment,
+}
+
+/// Reads whatever can be read.
+///
+/// # Cancel safety
+/// Dropping the future withdraws every copy.
+pub(crate) async fn read(view: &Arc<ViewInner>, whole: Whole<'_>) -> Result<GoodAnswer, Error> {
+    let Whole { what, options, operation, call, began } = whole;
     let deadline = options.deadline.unwrap_or(view.shared.config().deadline).min(TIME_LEFT_MAX);
     let until = began + deadline;
     let (level, name) = level_of(view, options)?;
@@ -61,7 +81,7 @@ pub(crate) async fn tied_read(view: &Arc<ViewInner>, one: OneRead<'_>) -> Result
     if !connections.any_link() && !connections.wait(until, |connections| connections.any_link()).await {
         return Err(nobody(view, deadline, began));
     }
-    let chosen = choose(view, asked, options.class, level, key, until, clock::now());
+    let chosen = choose(view, asked, options.class, level, what, until, clock::now());
     let mut running = Running::new(view, chosen, deadline, options.planned.unwrap_or(began));
     running.feed(Event::Begin);
     running.send_shadow();
@@ -344,7 +364,13 @@ impl<'v> Running<'v> {
             let code = reply.outcome.as_ref().err().map(|failure| failure.code);
             known.service = Some(reply.service);
             let mut own = self.view.own.lock();
-            own.engine.answered(received.since(known.sent), &reply.service, code, received);
+            if code.is_none() && !self.chosen.what.is_short() {
+                // How long a page takes says nothing about the node's gets.
+                let Service { node, flags, unhealthy_pairs, .. } = reply.service;
+                own.engine.heard(node, flags, unhealthy_pairs);
+            } else {
+                own.engine.answered(received.since(known.sent), &reply.service, code, received);
+            }
             if known.fate.is_none() {
                 own.engine.copy_gone(sent.replica, sent.kind);
             }

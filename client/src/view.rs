@@ -3,6 +3,7 @@
 use crate::choose::TableWays;
 use crate::clock;
 use crate::copies::{Actions, Event};
+use crate::delete_range::delete_range;
 use crate::engine::{Asked, Engine, EngineSettings, Replica};
 use crate::engine_host::Suppressed;
 use crate::error::Error;
@@ -11,6 +12,7 @@ use crate::operation::Operation;
 use crate::options::{ReadOptions, WriteOptions};
 use crate::race::Race;
 use crate::report::{Read, Value, WriteReport};
+use crate::scan::{self, Scan, ScanOptions, ScanRange, ScanToken};
 use crate::shared::{Shared, random_u128};
 use crate::switchboard::Switchboard;
 use crate::tied_read::{OneRead, tied_read};
@@ -186,6 +188,44 @@ impl View {
         MultiGet::new(self.inner.clone(), keys.into_iter().map(Into::into).collect())
     }
 
+    /// As [`Client::scan`](crate::Client::scan).
+    ///
+    /// # Errors
+    /// When an option is out of its bounds.
+    pub fn scan(&self, range: &ScanRange, options: ScanOptions) -> Result<Scan, Error> {
+        scan::scan(&self.inner, range, options)
+    }
+
+    /// As [`Client::resume`](crate::Client::resume).
+    ///
+    /// # Errors
+    /// When the token is of another cluster, or an option is out of its bounds.
+    pub fn resume(&self, token: ScanToken, options: ScanOptions) -> Result<Scan, Error> {
+        scan::resume(&self.inner, token, options)
+    }
+
+    /// As [`Client::count`](crate::Client::count).
+    ///
+    /// # Errors
+    /// See [`Error::caller_move`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future withdraws every copy.
+    pub async fn count(&self, range: &ScanRange, options: ReadOptions) -> Result<u64, Error> {
+        scan::count(&self.inner, range, options).await
+    }
+
+    /// As [`Client::exists`](crate::Client::exists).
+    ///
+    /// # Errors
+    /// See [`Error::caller_move`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future withdraws every copy.
+    pub async fn exists(&self, key: impl Into<Bytes>, options: ReadOptions) -> Result<bool, Error> {
+        scan::exists(&self.inner, key.into(), options).await
+    }
+
     /// As [`Client::put_with`](crate::Client::put_with).
     ///
     /// # Errors
@@ -211,6 +251,22 @@ impl View {
     /// A write whose future is dropped may still be applied.
     pub async fn delete_with(&self, key: impl Into<Bytes>, options: WriteOptions) -> Result<WriteReport, Error> {
         write::write(&self.inner, WriteOperation::Delete { key: key.into() }, Bytes::new(), options).await
+    }
+
+    /// As [`Client::delete_range`](crate::Client::delete_range).
+    ///
+    /// # Errors
+    /// See [`Error::caller_move`]; what was removed stays removed, and calling again goes on.
+    ///
+    /// # Cancel safety
+    /// Some keys may be removed; deletes that are out may still be applied.
+    pub async fn delete_range(
+        &self,
+        range: &ScanRange,
+        options: ScanOptions,
+        progress: impl FnMut(u64),
+    ) -> Result<u64, Error> {
+        delete_range(&self.inner, range, options, progress).await
     }
 
     #[cfg(test)]

@@ -17,6 +17,7 @@
 //! | [`identity`] | the identity that a certificate carries, as text |
 //! | [`hello`] | the first messages of a connection; topology; ceiling |
 //! | [`request`] | what a client asks: reads, withdraws, writes, administration |
+//! | [`scan`] | pages of ordered scans |
 //! | [`tie`] | what makes copies race |
 //! | [`response`] | what a node answers |
 //! | [`moment`] | a point on a monotonic clock that somebody else reads |
@@ -36,6 +37,7 @@ pub mod moment;
 pub mod peer;
 pub mod request;
 pub mod response;
+pub mod scan;
 pub mod tie;
 
 #[cfg(test)]

@@ -11,6 +11,16 @@ pub const KEY_BYTES_MAX: usize = 4 * 1024;
 pub const VALUE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Values above this many bytes get a QUIC stream of their own, so that they block no other frame.
 pub const INLINE_VALUE_BYTES_MAX: usize = 64 * 1024;
+/// Most rows of one page of a scan.
+pub const SCAN_PAGE_ROWS_MAX: usize = 64 * 1024;
+/// Most bytes of rows of one page of a scan; one larger row travels alone.
+pub const SCAN_PAGE_BYTES_MAX: usize = 1024 * 1024;
+/// Most rows that one chunk of a page looks at before it queues again.
+pub const SCAN_CHUNK_ROWS_MAX: usize = 256;
+/// Bytes of keys and values after which a chunk of a page queues again.
+pub const SCAN_CHUNK_BYTES_MAX: usize = 64 * 1024;
+/// Most chunks of one page: one that finds little but expired rows ends with what it has.
+pub const SCAN_PAGE_CHUNKS_MAX: u32 = 1024;
 /// Longest frame header (bincode part) in bytes.
 pub const HEADER_BYTES_MAX: usize = 16 * 1024;
 /// Most operations of one atomic write, and most conditions.

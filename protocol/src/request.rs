@@ -3,6 +3,7 @@
 //! Deadlines travel as time left, in microseconds; no clocks are compared.
 
 use crate::ids::{ClientId, NodeId, Position, ReadId, RequestId, ShardId};
+use crate::scan::PageRequest;
 use crate::tie::Tie;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -84,6 +85,8 @@ pub enum ReadOperation {
         /// 1 to 4096 bytes.
         key: Bytes,
     },
+    /// One page of an ordered scan (its rows in the payload, see [`crate::scan`]).
+    Scan(Box<PageRequest>),
 }
 
 impl ReadOperation {
@@ -91,6 +94,15 @@ impl ReadOperation {
     pub fn first_key(&self) -> &Bytes {
         match self {
             Self::Get { key } => key,
+            Self::Scan(page) => page.first_key(),
+        }
+    }
+
+    /// Takes about as long as a get: times of others say nothing about gets.
+    pub fn is_short(&self) -> bool {
+        match self {
+            Self::Get { .. } => true,
+            Self::Scan(page) => page.rows_max == 1,
         }
     }
 }

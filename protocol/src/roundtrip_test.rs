@@ -8,6 +8,7 @@ use crate::peer::{Cancel, PeerDatagram};
 use crate::request::*;
 use crate::response::*;
 use crate::samples_test::messages;
+use crate::scan::{Columns, PageRequest};
 use crate::tie::{CopyNumber, Tie};
 use bytes::Bytes;
 use proptest::collection::vec;
@@ -40,6 +41,17 @@ fn class() -> impl Strategy<Value = Class> {
     prop_oneof![Just(Class::Interactive), Just(Class::Batch), Just(Class::Background)]
 }
 
+fn operation() -> impl Strategy<Value = ReadOperation> {
+    let columns = proptest::sample::select(vec![Columns::All, Columns::Keys, Columns::Count]);
+    let page = (key(), option::of(key()), any::<(bool, u32, u32)>(), columns);
+    prop_oneof![
+        key().prop_map(|key| ReadOperation::Get { key }),
+        page.prop_map(|(lo, hi, (reverse, rows_max, bytes_max), columns)| {
+            ReadOperation::Scan(Box::new(PageRequest { lo, hi, reverse, columns, rows_max, bytes_max }))
+        }),
+    ]
+}
+
 prop_compose! {
     fn read()(
         (request, shard, read, time_left_us) in any::<(u64, u32, u128, u64)>(),
@@ -47,7 +59,7 @@ prop_compose! {
         tie in option::of(tie()),
         level in level(),
         class in class(),
-        key in key(),
+        operation in operation(),
     ) -> ReadRequest {
         ReadRequest {
             request: RequestId(request),
@@ -58,7 +70,7 @@ prop_compose! {
             level,
             class,
             time_left_us,
-            operation: ReadOperation::Get { key },
+            operation,
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::ids::{
 use crate::peer::{Cancel, PeerDatagram};
 use crate::request::*;
 use crate::response::*;
+use crate::scan::{Columns, PageRequest};
 use crate::tie::{CopyNumber, Tie};
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
@@ -133,6 +134,19 @@ fn connection() -> Vec<Sample> {
     ]
 }
 
+fn scan(columns: Columns, hi: Option<&'static [u8]>, reverse: bool) -> ReadRequest {
+    let page = PageRequest {
+        lo: Bytes::from_static(b"a"),
+        hi: hi.map(Bytes::from_static),
+        reverse,
+        columns,
+        rows_max: 4096,
+        bytes_max: 262_144,
+    };
+    let operation = ReadOperation::Scan(Box::new(page));
+    ReadRequest { operation, ..read(CopyKind::First, None, ReadLevel::Linearizable, Class::Batch) }
+}
+
 fn requests() -> Vec<Sample> {
     let stale = |bound_us| ReadLevel::Stale { bound_us };
     vec![
@@ -145,6 +159,9 @@ fn requests() -> Vec<Sample> {
         sample("Read.rescue", read(CopyKind::Rescue, None, stale(Some(70_000)), Class::Background)),
         sample("Read.retry", read(CopyKind::Retry, None, stale(Some(0)), Class::Interactive)),
         sample("Read.shadow", read(CopyKind::Shadow, None, stale(None), Class::Background)),
+        sample("Read.scan", scan(Columns::All, Some(b"b"), false)),
+        sample("Read.scan.keys", scan(Columns::Keys, None, true)),
+        sample("Read.scan.count", scan(Columns::Count, None, false)),
         sample("Withdraw", Withdraw { requests: smallvec![RequestId(7), RequestId(300)] }),
         sample("Write.Put", write(WriteOperation::Put { key: Bytes::from_static(b"key") })),
         sample("Write.Atomic", write(WriteOperation::Atomic)),

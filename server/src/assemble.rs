@@ -221,5 +221,6 @@ pub(crate) fn request(config: &Config, node: NodeId, realtime: bool) -> RequestC
         slow_read: config.slow_read,
         nice_workers: config.thread_priority == Priority::Auto && !realtime,
         prompt_workers: config.thread_priority == Priority::Auto,
+        ..RequestConfig::new(node)
     }
 }

@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_longest_topology_fits_its_header() {
-        let address = "h".repeat(MEMBERS_BYTES_MAX / MEMBERS_MAX - 60);
+        let address = "h".repeat(MEMBERS_BYTES_MAX / MEMBERS_MAX - 70);
         let member = |node| Member { client_address: address.clone(), ..member(u64::MAX - node) };
         let directory =
             Directory::new(NodeId(2), SHARD_ZERO, (0..MEMBERS_MAX as u64).map(member).collect()).unwrap();

@@ -80,8 +80,12 @@ pub fn check(request: &ReadRequest, rules: &Rules<'_>) -> Result<Duration, Failu
         let message = format!("shard {} is not known here, this node holds {}", request.shard, rules.shard);
         return Err(Failure::new(ErrorCode::NoShard, message));
     }
-    let ReadOperation::Get { key } = &request.operation;
-    check_key(key).map_err(|bad| Failure::new(ErrorCode::OverLimit, bad.to_string()))?;
+    match &request.operation {
+        ReadOperation::Get { key } => {
+            check_key(key).map_err(|bad| Failure::new(ErrorCode::OverLimit, bad.to_string()))?;
+        }
+        ReadOperation::Scan(page) => page.check()?,
+    }
     if let Some(tie) = &request.tie {
         check_tie(tie, request.kind, rules).map_err(|wrong| Failure::new(ErrorCode::BadTie, wrong.to_string()))?;
     }

@@ -7,17 +7,19 @@ use crate::request::barrier::BarrierReply;
 use crate::request::copy_state::Verdict;
 use crate::request::doors::Caller;
 use crate::request::end::{Silent, kind_index, on_the_way_out, storage_latched};
-use crate::request::held::{Admission, HeldBarrier, HeldCopy};
+use crate::request::held::{Admission, HeldBarrier, HeldCopy, HeldPage};
 use crate::request::lane_room::{Joined, Shed};
 use crate::request::state::PathState;
 use crate::request::tie::{Arrival, Arriving};
+use crate::storage::scan::PageProgress;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::SHARD_ZERO;
 use tiedkv_protocol::moment::Moment;
-use tiedkv_protocol::request::{ReadLevel, ReadRequest};
+use tiedkv_protocol::request::{ReadLevel, ReadOperation, ReadRequest};
 use tiedkv_protocol::response::Failure;
+use tiedkv_protocol::scan::PageRequest;
 
 impl PathState {
     /// Takes one copy that was received whole at `received`.
@@ -58,8 +60,21 @@ impl PathState {
             ReadLevel::Linearizable => Some(self.ask_barrier(lane)?),
             ReadLevel::Stale { .. } | ReadLevel::Session { .. } => None,
         };
-        let admission = Admission { lane, admitted: now, deadline: received + time_left, barrier };
+        let page = match &request.operation {
+            ReadOperation::Get { .. } => None,
+            ReadOperation::Scan(page) => Some(self.make_page(page)?),
+        };
+        let admission = Admission { lane, admitted: now, deadline: received + time_left, barrier, page };
         Ok(Arc::new(HeldCopy::new(caller.clone(), request, admission)))
+    }
+
+    fn make_page(&self, page: &PageRequest) -> Result<Box<HeldPage>, Failure> {
+        let pages_max = self.config.pages_max;
+        HeldPage::new(PageProgress::new(page.clone()), &self.pages, pages_max).ok_or_else(|| {
+            let message = format!("{pages_max} pages of scans are being made, the most that this node holds");
+            let wait = Duration::from_millis(5);
+            Failure { retry_after_us: wait.as_micros() as u64, ..Failure::new(ErrorCode::Busy, message) }
+        })
     }
 
     /// Asked at admission, so that the answer overlaps the queue.

@@ -34,6 +34,9 @@ pub struct RequestConfig {
     pub caller_rate_max: u32,
     /// A modelled operation longer than this gives its worker up after this long and queues again. Default 100 ms.
     pub chunk_max: Duration,
+    /// Most pages of scans admitted at once; one more is answered `Busy`. Default 128, so that pages hold at most
+    /// 128 MiB (one that is a single larger row holds what a get of it does).
+    pub pages_max: u32,
     /// Start records kept while recording is on. Default 262,144.
     pub start_records_max: usize,
     /// Copies that are here for this long or longer stand in the slow-read log; zero: none. Default 100 ms.
@@ -61,6 +64,7 @@ impl RequestConfig {
             connection_in_flight_max: 8 * 1024,
             caller_rate_max: 0,
             chunk_max: Duration::from_millis(100),
+            pages_max: 128,
             start_records_max: 256 * 1024,
             slow_read: Duration::from_millis(100),
             nice_workers: false,

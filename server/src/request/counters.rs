@@ -79,6 +79,8 @@ counters! {
     early_cancels_lost,
     /// Live lower bound of duplicates: running copies that learnt of another runner of their tie.
     duplicates_seen,
+    /// Chunks of scans that were read.
+    scan_chunks,
     /// Copies set aside at least once.
     set_aside,
     /// Service time of good answers, microseconds.

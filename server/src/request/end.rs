@@ -47,7 +47,9 @@ impl PathState {
         };
         if outcome.is_ok() {
             self.counters.service_time_us.add_time(service_time);
-            self.note_service(service_time);
+            if copy.request.operation.is_short() {
+                self.note_service(service_time);
+            }
         }
         let end = if outcome.is_ok() { CopyEnd::Answered } else { CopyEnd::Failed };
         self.record(copy, now, end);

@@ -1,5 +1,5 @@
-//! What a started copy reads: one view, from which value *and* position come. Also whether the replica can serve a
-//! copy yet. Takes no lock and knows no tie.
+//! What a started copy reads: one view, from which value *and* position come; of a page, one chunk at a time. Also
+//! whether the replica can serve a copy yet. Knows no tie.
 
 use crate::request::held::HeldCopy;
 use crate::request::set_aside::Need;
@@ -53,15 +53,25 @@ pub fn position_needed(copy: &HeldCopy) -> Option<Position> {
     }
 }
 
-/// Reads. The value is empty when the key is absent.
+/// Reads, or reads the next chunk of a page: `None` when more chunks follow. The value is empty when the key is
+/// absent.
 ///
 /// # Errors
 /// When the engine cannot read.
-pub fn execute(store: &dyn StateStore, copy: &HeldCopy) -> Result<(Found, Bytes), StorageError> {
-    let view: Arc<dyn View> = store.view();
-    let ReadOperation::Get { key } = &copy.request.operation;
-    let stored = view.get(key)?;
-    let found =
-        Found { version: stored.as_ref().map(|s| s.version), level: copy.request.level, position: view.position() };
-    Ok((found, stored.map_or_else(Bytes::new, |stored| stored.value)))
+pub fn execute(store: &dyn StateStore, copy: &HeldCopy) -> Result<Option<(Found, Bytes)>, StorageError> {
+    let level = copy.request.level;
+    match &copy.request.operation {
+        ReadOperation::Get { key } => {
+            let view: Arc<dyn View> = store.view();
+            let stored = view.get(key)?;
+            let found = Found { version: stored.as_ref().map(|s| s.version), level, position: view.position() };
+            Ok(Some((found, stored.map_or_else(Bytes::new, |stored| stored.value))))
+        }
+        ReadOperation::Scan(_) => {
+            let page = copy.page.as_ref();
+            let page = page.ok_or_else(|| StorageError::Failed("a scan was admitted without a page".to_owned()))?;
+            let done = page.progress.lock().chunk(store)?;
+            Ok(done.map(|done| (Found { version: None, level, position: done.position }, done.payload)))
+        }
+    }
 }

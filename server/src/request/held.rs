@@ -5,6 +5,8 @@ use crate::request::copy_name::CopyName;
 use crate::request::copy_state::CopyState;
 use crate::request::doors::Caller;
 use crate::storage::disturbance::Job;
+use crate::storage::scan::PageProgress;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -33,6 +35,8 @@ pub struct HeldCopy {
     pub deadline: Moment,
     /// What a linearizable read waits for.
     pub barrier: Option<HeldBarrier>,
+    /// What a scan has read so far.
+    pub page: Option<Box<HeldPage>>,
     // Written by the worker that serves it; the lane's lock orders them between the chunks of one operation.
     started_ns: AtomicU64,
     left_ns: AtomicU64,
@@ -51,6 +55,30 @@ pub struct Admission {
     pub deadline: Moment,
     /// Asked for a linearizable read.
     pub barrier: Option<HeldBarrier>,
+    /// Where a scan collects its page.
+    pub page: Option<Box<HeldPage>>,
+}
+
+/// A page of a scan while it is made. Its place among the pages of the node is free again when it is dropped.
+pub struct HeldPage {
+    /// What is read so far; locked by the worker that runs a chunk.
+    pub progress: Mutex<PageProgress>,
+    places: Arc<AtomicU32>,
+}
+
+impl HeldPage {
+    /// A page, if fewer than `pages_max` are being made; `places` counts them.
+    pub fn new(progress: PageProgress, places: &Arc<AtomicU32>, pages_max: u32) -> Option<Box<Self>> {
+        let free = |count: u32| (count < pages_max).then_some(count + 1);
+        places.fetch_update(Relaxed, Relaxed, free).ok()?;
+        Some(Box::new(Self { progress: Mutex::new(progress), places: Arc::clone(places) }))
+    }
+}
+
+impl Drop for HeldPage {
+    fn drop(&mut self) {
+        self.places.fetch_sub(1, Relaxed);
+    }
 }
 
 /// The question asked at admission of a linearizable read.
@@ -64,7 +92,7 @@ pub struct HeldBarrier {
 impl HeldCopy {
     /// A copy that is about to queue.
     pub fn new(caller: Caller, request: ReadRequest, admission: Admission) -> Self {
-        let Admission { lane, admitted, deadline, barrier } = admission;
+        let Admission { lane, admitted, deadline, barrier, page } = admission;
         Self {
             state: CopyState::default(),
             name: CopyName::of(caller.id, caller.connection, &request),
@@ -74,6 +102,7 @@ impl HeldCopy {
             admitted,
             deadline,
             barrier,
+            page,
             started_ns: AtomicU64::new(0),
             left_ns: AtomicU64::new(0),
             worker: AtomicU32::new(NOBODY),

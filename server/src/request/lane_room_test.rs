@@ -27,7 +27,7 @@ fn room() -> LaneRoom {
 
 fn join(room: &LaneRoom, request: u64, now: Moment) -> Option<usize> {
     let caller = Caller { id: CallerId(7), connection: 1, replies: Arc::new(Nobody) };
-    let admission = Admission { lane: 0, admitted: now, deadline: now + 1_000 * MS, barrier: None };
+    let admission = Admission { lane: 0, admitted: now, deadline: now + 1_000 * MS, barrier: None, page: None };
     match room.join(&Arc::new(HeldCopy::new(caller, read(request), admission)), now) {
         Joined::Queued { wake, .. } => wake,
         Joined::Full => panic!("there is room"),

@@ -310,3 +310,7 @@ mod tests;
 #[cfg(test)]
 #[path = "path_ends_test.rs"]
 mod ends_tests;
+
+#[cfg(test)]
+#[path = "path_scan_test.rs"]
+mod scan_tests;

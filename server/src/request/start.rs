@@ -1,4 +1,5 @@
-//! The worker: pop -> start + cancel peers -> serve -> read -> end. One OS thread each, one lane each.
+//! The worker: pop -> start + cancel peers -> serve -> read -> end. One OS thread each, one lane each. A page of a
+//! scan is read in chunks that queue again.
 //!
 //! **The start** (docs/tie-protocol.md, the three atomic steps) is one step under the registry stripe: withdrawn:
 //! drop; too little time left: `Expired`; not servable yet: set aside, nobody is cancelled; else queued -> running and
@@ -135,7 +136,7 @@ impl Worker {
         let servable = if readiness == Ready::Yes { Servable::Now } else { Servable::NotYet };
         match table.start(&copy.name, servable, path.service_p50(), now) {
             Start::Run(hand_over) => {
-                copy.begin(now, pace.slowed(path.config.device.service(copy.request.read)));
+                copy.begin(now, pace.slowed(self.service(copy)));
                 copy.served_by(Some(self.index));
                 if let Some(hand_over) = hand_over {
                     path.hand_over(&hand_over);
@@ -219,7 +220,14 @@ impl Worker {
         let spent = operate(&self.parker, pace, operation, || self.told(copy.state.phase().must_stop()));
         path.counters.stalled_us.add_time(spent.stalled);
         match spent.left {
-            Left::Done => self.finish(copy, self.read(copy)),
+            Left::Done => match self.read(copy) {
+                Ok(Some(found)) => self.finish(copy, Ok(found)),
+                Err(failure) => self.finish(copy, Err(failure)),
+                Ok(None) => {
+                    copy.set_left(pace.slowed(self.service(copy)));
+                    self.queue_next_chunk(copy);
+                }
+            },
             Left::Overdue => self.finish(copy, Err(expired(true))),
             Left::Stopped => self.stop(copy),
             Left::Chunk(left) => {
@@ -229,7 +237,17 @@ impl Worker {
         }
     }
 
-    fn read(&self, copy: &HeldCopy) -> Result<(Found, Bytes), Failure> {
+    /// What the device takes for a get, or for the next chunk of a page.
+    fn service(&self, copy: &HeldCopy) -> Duration {
+        let (device, read) = (&self.path.config.device, copy.request.read);
+        match &copy.page {
+            None => device.service(read),
+            Some(page) => device.chunk_service(read, page.progress.lock().chunks()),
+        }
+    }
+
+    /// `None`: its chunk is read and more follow.
+    fn read(&self, copy: &HeldCopy) -> Result<Option<(Found, Bytes)>, Failure> {
         let path = &self.path;
         let result = if path.fail_reads.load(Relaxed) {
             Err(StorageError::Failed("reads were made to fail, for a test".to_owned()))
@@ -237,6 +255,9 @@ impl Worker {
             execute(&*path.store, copy)
         };
         path.note_storage(result.is_err(), clock::now());
+        if copy.page.is_some() {
+            path.counters.scan_chunks.add_one();
+        }
         result.map_err(|error| {
             tracing::warn!(%error, read = %copy.request.read, "a storage read failed");
             Failure::new(ErrorCode::Storage, error.to_string())

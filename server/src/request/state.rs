@@ -22,7 +22,7 @@ use arc_swap::ArcSwap;
 use crossbeam::sync::Unparker;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 use tiedkv_protocol::ids::{CallerId, NodeId};
 use tiedkv_protocol::moment::Moment;
@@ -48,6 +48,8 @@ pub struct PathState {
     pub(crate) fail_reads: AtomicBool,
     pub(crate) draining: AtomicBool,
     pub(crate) closing: AtomicBool,
+    /// Pages of scans that are being made.
+    pub(crate) pages: Arc<AtomicU32>,
     stripes: Vec<Mutex<TieTable<Arc<HeldCopy>>>>,
     desks: Vec<Mutex<Desk<Arc<HeldCopy>>>>,
     health: Mutex<StorageHealth>,
@@ -90,6 +92,7 @@ impl PathState {
             fail_reads: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            pages: Arc::default(),
             stripes: (0..STRIPES).map(|_| Mutex::new(TieTable::new(ties))).collect(),
             desks: (0..DESKS).map(|_| Mutex::new(Desk::new(caps))).collect(),
             health: Mutex::default(),

@@ -57,6 +57,16 @@ impl DeviceConfig {
         }
     }
 
+    /// The service time of one chunk of a page: a draw of its own, at most the mean.
+    pub fn chunk_service(&self, read: ReadId, chunk: u32) -> Duration {
+        match self {
+            Self::Real => Duration::ZERO,
+            Self::Modelled(model) => {
+                model.service(ReadId(read.0.wrapping_add(u128::from(chunk)))).min(model.mean_service)
+            }
+        }
+    }
+
     /// The model, if this device may be disturbed as asked.
     ///
     /// # Errors

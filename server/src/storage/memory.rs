@@ -3,6 +3,7 @@
 //! Keeps nothing over a restart. Can be told to lag, for tests: it applies but does not publish.
 
 use crate::storage::ordered_map::OrderedMap;
+use crate::storage::scan::{KeyRange, SeenRow};
 use crate::storage::state_store::{Mutation, PositionListener, StateStore, StorageError, Stored, View};
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
@@ -122,6 +123,13 @@ impl View for MemoryView {
 
     fn get(&self, key: &[u8]) -> Result<Option<Stored>, StorageError> {
         Ok(self.map.value(key).cloned())
+    }
+
+    fn scan(&self, range: KeyRange<'_>, look: &mut dyn FnMut(SeenRow<'_>) -> bool) -> Result<(), StorageError> {
+        self.map.visit(range.lo, range.hi, range.reverse, &mut |key, stored: &Stored| {
+            look(SeenRow { key, value: &stored.value, version: stored.version })
+        });
+        Ok(())
     }
 }
 

@@ -7,5 +7,6 @@ pub mod fjall_store;
 pub mod key;
 pub mod memory;
 pub mod ordered_map;
+pub mod scan;
 pub mod state_store;
 pub mod view;

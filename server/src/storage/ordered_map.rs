@@ -55,6 +55,13 @@ impl<V: Clone> OrderedMap<V> {
         }
     }
 
+    /// Shows the keys of `[lo, hi)` in order (downwards if `reverse`) until `look` says false.
+    pub fn visit(&self, lo: &[u8], hi: Option<&[u8]>, reverse: bool, look: &mut dyn FnMut(&Bytes, &V) -> bool) {
+        if hi.is_none_or(|hi| lo < hi) {
+            visit(&self.root, lo, hi, reverse, look);
+        }
+    }
+
     /// Sets a key.
     pub fn insert(&mut self, key: Bytes, value: V) {
         let (added, split) = insert(&mut self.root, key, value);
@@ -88,6 +95,34 @@ impl<V: Clone> OrderedMap<V> {
 /// Index of the child whose range holds `key`.
 fn child_of<V>(children: &[(Bytes, Arc<Node<V>>)], key: &[u8]) -> usize {
     children.partition_point(|(bound, _)| bound[..] <= *key).saturating_sub(1)
+}
+
+/// True when the visit goes on behind this node.
+fn visit<V>(
+    node: &Node<V>,
+    lo: &[u8],
+    hi: Option<&[u8]>,
+    reverse: bool,
+    look: &mut dyn FnMut(&Bytes, &V) -> bool,
+) -> bool {
+    match node {
+        Node::Leaf(entries) => {
+            let from = entries.partition_point(|(key, _)| key[..] < *lo);
+            let to = hi.map_or(entries.len(), |hi| entries.partition_point(|(key, _)| key[..] < *hi));
+            let inside = entries.get(from..to).unwrap_or_default();
+            each(inside, reverse, |(key, value)| look(key, value))
+        }
+        Node::Branch(children) => {
+            // The first child holds whatever is below the second one's bound.
+            let to = hi.map_or(children.len(), |hi| children.partition_point(|(bound, _)| bound[..] < *hi).max(1));
+            let inside = children.get(child_of(children, lo)..to).unwrap_or_default();
+            each(inside, reverse, |(_, child)| visit(child, lo, hi, reverse, look))
+        }
+    }
+}
+
+fn each<T>(items: &[T], reverse: bool, go_on: impl FnMut(&T) -> bool) -> bool {
+    if reverse { items.iter().rev().all(go_on) } else { items.iter().all(go_on) }
 }
 
 /// What a parent adds after a split: the lower bound of the new right sibling, and it.
@@ -159,6 +194,38 @@ mod tests {
         assert_eq!(map.len(), model.len());
         assert_eq!(map.is_empty(), model.is_empty());
         model.iter().for_each(|(key, value)| assert_eq!(map.value(key), Some(value)));
+        for (lo, hi) in [(0, 600), (100, 101), (0, 50), (550, 600), (300, 300), (400, 200), (17, 333)] {
+            let (lo, hi) = (key(lo), key(hi));
+            let inside = |(known, _): &(&Bytes, &u32)| **known >= lo && **known < hi;
+            let expected: Vec<(Bytes, u32)> =
+                model.iter().filter(inside).map(|(key, value)| (key.clone(), *value)).collect();
+            for reverse in [false, true] {
+                let mut seen = visited(map, &lo, Some(&hi), reverse, usize::MAX);
+                let first = visited(map, &lo, Some(&hi), reverse, 3);
+                assert_eq!(first[..], seen[..seen.len().min(3)]);
+                if reverse {
+                    seen.reverse();
+                }
+                assert_eq!(seen, expected, "{lo:?} {hi:?} {reverse}");
+            }
+        }
+        assert_eq!(visited(map, b"", None, false, usize::MAX).len(), model.len());
+        assert_eq!(visited(map, b"k00599\0", None, true, usize::MAX), []);
+    }
+
+    fn visited(
+        map: &OrderedMap<u32>,
+        lo: &[u8],
+        hi: Option<&[u8]>,
+        reverse: bool,
+        most: usize,
+    ) -> Vec<(Bytes, u32)> {
+        let mut seen = Vec::new();
+        map.visit(lo, hi, reverse, &mut |key, value| {
+            seen.push((key.clone(), *value));
+            seen.len() < most
+        });
+        seen
     }
 
     proptest! {

@@ -3,6 +3,7 @@
 //! After each applied batch a store publishes one view; a read takes one view for value *and* position, so it
 //! never sees half a batch nor a position that disagrees with its value. The store knows no queue and no tie.
 
+use crate::storage::scan::{KeyRange, SeenRow};
 use bytes::Bytes;
 use std::sync::Arc;
 use tiedkv_protocol::ids::{Position, Version};
@@ -60,6 +61,11 @@ pub trait View: Send + Sync {
     /// # Errors
     /// When the engine cannot read.
     fn get(&self, key: &[u8]) -> Result<Option<Stored>, StorageError>;
+    /// Shows the keys of a range in order, until `look` says false.
+    ///
+    /// # Errors
+    /// When the engine cannot read.
+    fn scan(&self, range: KeyRange<'_>, look: &mut dyn FnMut(SeenRow<'_>) -> bool) -> Result<(), StorageError>;
 }
 
 /// Told after each publication; called on the apply thread, so it must be quick and must not block.

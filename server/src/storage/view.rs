@@ -3,9 +3,11 @@
 //! A view pins what it shows until it is dropped. It writes nothing. A plain `Keyspace::get` reads between the
 //! items of a batch; only views are read (a lint forbids the other).
 
+use crate::storage::scan::{KeyRange, SeenRow};
 use crate::storage::state_store::{StorageError, Stored, View};
 use bytes::Bytes;
 use fjall::{Keyspace, Readable, Snapshot};
+use std::ops::Bound;
 use tiedkv_protocol::ids::{Position, Version};
 
 /// Version of the bytes of a value on disk.
@@ -82,6 +84,23 @@ impl View for FjallView {
                 Ok(Some(Stored { value: Bytes::copy_from_slice(value), version }))
             }
         }
+    }
+
+    fn scan(&self, range: KeyRange<'_>, look: &mut dyn FnMut(SeenRow<'_>) -> bool) -> Result<(), StorageError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let hi = range.hi.map_or(Bound::Unbounded, Bound::Excluded);
+        let bounds: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Included(range.lo), hi);
+        let mut rows = self.snapshot.range::<&[u8], _>(&self.data, bounds);
+        while let Some(guard) = if range.reverse { rows.next_back() } else { rows.next() } {
+            let (key, bytes) = guard.into_inner().map_err(engine_error)?;
+            let (version, value) = decode_value(&bytes)?;
+            if !look(SeenRow { key: &key, value, version }) {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 
