@@ -34,7 +34,7 @@ pub async fn run(args: &Get, format: Format) -> Result<End> {
 }
 
 fn explain(read: &SlowRead) -> String {
-    let mut text = format!("read {} took {:.1?}", read.read, read.latency);
+    let mut text = format!("read {:032x} took {:.1?}", read.read.0, read.latency);
     match read.tie_delay {
         Some(delay) => text.push_str(&format!(", tie delay {delay:.1?}")),
         None => text.push_str(", not tied"),
