@@ -4,6 +4,8 @@
 //! policy. What is sent when is decided by pure rooms that know no runtime and no clock.
 
 mod alarms;
+#[cfg(test)]
+mod bare_test;
 pub mod budget;
 mod choose;
 pub mod client;
