@@ -60,6 +60,7 @@ fn print(key: &str, read: &Read, explained: Option<&SlowRead>, format: Format) -
                 "found": value.is_some(),
                 "value": value.map(|value| escape(&value.value)),
                 "version": value.map(|value| value.version.0),
+                "ttl_ms": value.and_then(|value| value.remaining).map(|left| micros(left) / 1_000),
                 "token": report.token.to_string(),
                 "node": report.node.0,
                 "copies": report.copies.len(),

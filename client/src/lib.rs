@@ -61,6 +61,7 @@ pub mod switch_file;
 pub mod switchboard;
 mod tally;
 mod tied_read;
+mod time_to_live;
 mod timer;
 mod tls;
 mod topology;

@@ -420,6 +420,10 @@ impl Drop for Group {
 mod tests;
 
 #[cfg(test)]
+#[path = "group_time_test.rs"]
+mod time_tests;
+
+#[cfg(test)]
 #[path = "group_life_test.rs"]
 mod life_tests;
 

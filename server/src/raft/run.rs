@@ -2,6 +2,7 @@
 
 use crate::peer::hello::{PEER_VERSION, PeerHello};
 use crate::peer::raft_link::{LinkError, RaftLink};
+use crate::raft::expire::{Keeper, SharedTime};
 use crate::raft::first_start::{FirstMembers, first_start, state_of};
 use crate::raft::folder::Folder;
 use crate::raft::group::{GroupConfig, SnapshotSettings};
@@ -143,7 +144,11 @@ async fn start(
     tokio::spawn(first_start(raft.clone(), link.clone(), own, config.members.clone(), first));
     tokio::spawn(watch_removals(members, link.clone(), folder, own));
     tokio::spawn(ask_to_be_told(raft.clone(), link.clone(), own));
-    let writes = WritePath::start(own, raft.clone(), leader, store.current().stamp_ms());
+    let time = SharedTime::new(store.current().stamp_ms());
+    let writes = WritePath::start(own, raft.clone(), leader, time.clone());
+    let keeper =
+        Keeper { own, link: link.clone(), store, writes: writes.clone(), topology: topology.clone(), time };
+    tokio::spawn(keeper.run());
     let barrier = Arc::new(RaftReadBarrier::start(own, raft.clone(), link.clone()));
     Ok(Started { raft, link, writes, barrier, topology, fatal })
 }

@@ -1,5 +1,6 @@
 //! Serves the streams that peers open to this node's Raft group.
 
+use crate::clock;
 use crate::peer::raft_link::{PeerService, Served, StreamKind};
 use crate::peer::stream::{StreamError, read_bytes, read_message, write_message};
 use crate::raft::first_start::{FirstMembers, FirstState};
@@ -104,6 +105,7 @@ impl GroupService {
                 let begun = self.raft.is_initialized().await.map_err(fatal)?;
                 write_message(&mut send, &FirstState { begun, members: self.first.clone() }).await?;
             }
+            StreamKind::Clock => write_message(&mut send, &(clock::unix_ns() / 1_000_000)).await?,
             StreamKind::Hello | StreamKind::Append | StreamKind::Snapshot => {}
         }
         let _gone = send.finish();

@@ -17,6 +17,7 @@ fn store(keys: u64) -> (tempfile::TempDir, Arc<FjallStore>) {
     let outcomes: Vec<_> = (1..=keys).map(|position| (Position(position), vec![1, 2, 3])).collect();
     let commit = Commit {
         mutations: &mutations,
+        swept: &[],
         outcomes: &outcomes,
         forgotten: Position(2),
         position: Position(keys),

@@ -3,7 +3,7 @@
 
 use crate::request::held::HeldCopy;
 use crate::request::set_aside::Need;
-use crate::storage::state_store::{StateStore, StorageError, View};
+use crate::storage::state_store::{StateStore, StorageError, Stored, View};
 use bytes::Bytes;
 use std::sync::Arc;
 use tiedkv_protocol::error::ErrorCode;
@@ -64,14 +64,26 @@ pub fn execute(store: &dyn StateStore, copy: &HeldCopy) -> Result<Option<(Found,
         ReadOperation::Get { key } => {
             let view: Arc<dyn View> = store.view();
             let stored = view.get(key)?;
-            let found = Found { version: stored.as_ref().map(|s| s.version), level, position: view.position() };
+            let found = Found {
+                version: stored.as_ref().map(|stored| stored.version),
+                level,
+                position: view.position(),
+                remaining_ms: stored.as_ref().and_then(|stored| remaining(stored, view.stamp_ms())),
+            };
             Ok(Some((found, stored.map_or_else(Bytes::new, |stored| stored.value))))
         }
         ReadOperation::Scan(_) => {
             let page = copy.page.as_ref();
             let page = page.ok_or_else(|| StorageError::Failed("a scan was admitted without a page".to_owned()))?;
             let done = page.progress.lock().chunk(store)?;
-            Ok(done.map(|done| (Found { version: None, level, position: done.position }, done.payload)))
+            Ok(done.map(|done| {
+                (Found { version: None, level, position: done.position, remaining_ms: None }, done.payload)
+            }))
         }
     }
+}
+
+/// Milliseconds of log time that a value has left.
+fn remaining(stored: &Stored, stamp_ms: u64) -> Option<u64> {
+    stored.expires_ms.map(|expires| expires.saturating_sub(stamp_ms))
 }
