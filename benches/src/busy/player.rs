@@ -4,7 +4,7 @@ use super::bed::Bed;
 use super::matrix::WARM_UP;
 use super::policy::{BusyPolicy, ClientKind};
 use super::sample::{Sample, Tick};
-use super::scene::{BedKind, BusyScene, Event, SERVICE_US};
+use super::scene::{BedKind, BusyScene, Event};
 use super::trace::{DeviceModel, Ingredients, ideals};
 use crate::load::counted::{Counted, Ground, extra_copies, play_counted};
 use crate::load::nodes::Nodes;
@@ -25,7 +25,7 @@ const VICTIM: NodeId = NodeId(2);
 
 /// Reads per second of a scene.
 pub fn rate_per_s(scene: &BusyScene) -> f64 {
-    scene.reads_load * WORKERS * 1e6 / SERVICE_US as f64
+    scene.reads_load * WORKERS * 1e6 / scene.service_us as f64
 }
 
 /// What is played once.
@@ -98,7 +98,11 @@ pub async fn play_cell(
         };
         ideals(&from, model)
     });
-    let sample = Sample { ideals: limits.flatten(), cancel_flight_us: flight, ..sample(counted, &watched) };
+    let sample = Sample {
+        ideals: limits.flatten(),
+        cancel_flight_us: flight,
+        ..sample(counted, &watched, cell.scene.service_us)
+    };
     if !gone.is_empty() {
         bed.revive(gone).await?;
     }
@@ -157,7 +161,7 @@ fn median(spans: &[u64]) -> Duration {
     Duration::from_micros(spans.get(spans.len() / 2).copied().unwrap_or(0))
 }
 
-fn sample(counted: Counted, watched: &[(Duration, Stats)]) -> Sample {
+fn sample(counted: Counted, watched: &[(Duration, Stats)], service_us: u64) -> Sample {
     let outcome = counted.outcome;
     let good = outcome.trace.iter().filter(|read| read.counted);
     let latencies = good
@@ -169,6 +173,7 @@ fn sample(counted: Counted, watched: &[(Duration, Stats)]) -> Sample {
     Sample {
         series: series(&outcome.trace, watched),
         crossings: crossings(&outcome.trace),
+        slow_pairs: slow_pairs(&outcome.trace, Duration::from_micros(3 * service_us)),
         sent: outcome.sent,
         reads: outcome.reads,
         errors: outcome.errors,
@@ -189,6 +194,28 @@ fn sample(counted: Counted, watched: &[(Duration, Stats)]) -> Sample {
         machine: counted.machine,
         ideals: None,
     }
+}
+
+/// How near in time two reads are to be looked at together.
+const TOGETHER: Duration = Duration::from_millis(5);
+
+/// Pairs of untied reads on different nodes due within [`TOGETHER`] of which the first was slower than `slow`: how many
+/// second ones were too, and how many there are.
+fn slow_pairs(trace: &[Traced], slow: Duration) -> [u64; 2] {
+    let untied = trace.iter().filter(|read| read.counted && read.nodes.len() == 1);
+    let mut reads: Vec<(Duration, NodeId, bool)> =
+        untied.filter_map(|read| Some((read.at, read.nodes[0], read.latency? > slow))).collect();
+    reads.sort_unstable_by_key(|(at, ..)| *at);
+    let mut pairs = [0; 2];
+    for (index, (at, node, _)) in reads.iter().enumerate().filter(|(_, (.., slow))| *slow) {
+        let before = reads[..index].iter().rev().take_while(|(other, ..)| *at - *other <= TOGETHER);
+        let after = reads[index + 1..].iter().take_while(|(other, ..)| *other - *at <= TOGETHER);
+        for (_, _, other_slow) in before.chain(after).filter(|(_, other, _)| other != node) {
+            pairs[0] += u64::from(*other_slow);
+            pairs[1] += 1;
+        }
+    }
+    pairs
 }
 
 /// Cuts the scene where the counters were looked at.

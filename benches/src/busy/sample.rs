@@ -25,6 +25,8 @@ pub struct Sample {
     pub client_wait: Histogram<u64>,
     /// Latency less queue wait and service time of reads that the first copy won: two crossings; sorted.
     pub crossings: Vec<u64>,
+    /// Of pairs of untied reads on two nodes at the same time, the first of them slow: both slow, and all.
+    pub slow_pairs: [u64; 2],
     /// Tie delays in force.
     pub tie_delay: Histogram<u64>,
     /// Tie delays as they came out.
