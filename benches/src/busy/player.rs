@@ -23,9 +23,10 @@ const WORKERS: f64 = 24.0;
 /// The node that a scene kills: not the first, which clients dial first.
 const VICTIM: NodeId = NodeId(2);
 
-/// Reads per second of a scene.
+/// Reads (or calls for many keys) per second of a scene.
 pub fn rate_per_s(scene: &BusyScene) -> f64 {
-    scene.reads_load * WORKERS * 1e6 / scene.service_us as f64
+    let width = scene.fan.map_or(1, |fan| fan.width.max(1));
+    scene.reads_load * WORKERS * 1e6 / scene.service_us as f64 / width as f64
 }
 
 /// What is played once.
@@ -122,6 +123,7 @@ fn plan(bed: &Bed, cell: Cell<'_>) -> OpenLoop {
         level: bed.level(),
         deadline: cell.scene.deadline,
         workload: Workload { count, ..bed.workload },
+        fan: cell.scene.fan,
     }
 }
 
@@ -177,6 +179,7 @@ fn sample(counted: Counted, watched: &[(Duration, Stats)], service_us: u64) -> S
         sent: outcome.sent,
         reads: outcome.reads,
         errors: outcome.errors,
+        answered_shares: outcome.answered_shares,
         first_error: outcome.first_error,
         latencies,
         queue_wait: outcome.queue_wait,

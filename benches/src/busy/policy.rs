@@ -72,7 +72,7 @@ const fn rescued(read: ReadPolicy) -> ReadPolicy {
 }
 
 /// Every policy there is, in the order of reports.
-pub const POLICIES: [BusyPolicy; 9] = [
+pub const POLICIES: [BusyPolicy; 11] = [
     policy("untied", "one copy to a random replica", ReadPolicy::UNTIED, ClientKind::Plain),
     policy(
         "p2c",
@@ -81,7 +81,19 @@ pub const POLICIES: [BusyPolicy; 9] = [
         ClientKind::PowerOfTwo,
     ),
     policy("c3", "one copy by C3's cubic score", ReadPolicy::UNTIED, ClientKind::C3),
+    policy(
+        "duplicate",
+        "two untied copies at once, none withdrawn or paid for",
+        ReadPolicy::DUPLICATE,
+        ClientKind::Plain,
+    ),
     policy("hedged", "a second copy at the p95, from a budget of 5 %", ReadPolicy::HEDGED, ClientKind::Plain),
+    policy(
+        "hedged-unbudgeted",
+        "a second copy whenever no answer came, none withdrawn or paid for",
+        ReadPolicy::HEDGED_UNBUDGETED,
+        ClientKind::Plain,
+    ),
     policy("tied2", "two tied copies", ReadPolicy::TIED2, ClientKind::Plain),
     policy("tied3", "three tied copies", ReadPolicy::TIED3, ClientKind::Plain),
     policy(

@@ -194,7 +194,12 @@ impl BusyRow {
             repeats: samples.len() as u32,
             reads,
             errors,
-            completeness_pct: percent(reads - errors, reads),
+            completeness_pct: match scene.fan {
+                None => percent(reads - errors, reads),
+                Some(_) => {
+                    samples.iter().map(|sample| sample.answered_shares).sum::<f64>() * 100.0 / reads.max(1) as f64
+                }
+            },
             p50_us: pool.quantile(0.5),
             p90_us: pool.quantile(0.9),
             p95_us: pool.quantile(0.95),

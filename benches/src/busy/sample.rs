@@ -15,6 +15,8 @@ pub struct Sample {
     pub reads: u64,
     /// Of these, reads without the right value.
     pub errors: u64,
+    /// Sum over calls for many keys of the share that was answered; 0 for reads.
+    pub answered_shares: f64,
     /// The first error, for people.
     pub first_error: Option<String>,
     /// (Second of the measured time, latency) of every good counted read.

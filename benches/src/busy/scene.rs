@@ -1,5 +1,6 @@
 //! The scenes of the benchmark as data: what the servers are busy with, what goes wrong and when, on which cluster.
 
+use crate::load::run::Fan;
 use std::borrow::Cow;
 use std::time::Duration;
 use tiedkv_protocol::request::{Class, Disturbance};
@@ -69,6 +70,8 @@ pub struct BusyScene {
     pub event: Event,
     /// Keys read; 0: all of the workload.
     pub keys: u64,
+    /// Calls for many keys instead of reads.
+    pub fan: Option<Fan>,
     /// Whole time of a read.
     pub deadline: Duration,
     /// Jobs and reads stand in one queue and nothing stalls, so that the recursions are the limit.
@@ -98,6 +101,7 @@ fn scene(name: &'static str, about: &'static str, reads_load: f64) -> BusyScene 
         disturbance: QUIET,
         event: Event::None,
         keys: 0,
+        fan: None,
         deadline: Duration::from_secs(5),
         ideals: true,
     }
@@ -114,6 +118,15 @@ fn stalls(stall_share: f64, times_service: u64, stall_after_start: bool, stall_c
 
 fn stalled(name: &'static str, about: &'static str, disturbance: Disturbance) -> BusyScene {
     BusyScene { disturbance, ideals: false, ..scene(name, about, 0.30) }
+}
+
+fn fanout(name: &'static str, about: &'static str, width: u64, share: f64) -> BusyScene {
+    BusyScene {
+        disturbance: jobs(0.20),
+        ideals: false,
+        fan: Some(Fan { width, share }),
+        ..scene(name, about, 0.30)
+    }
 }
 
 /// Every scene there is, in the order of reports.
@@ -202,6 +215,10 @@ pub fn all() -> Vec<BusyScene> {
             ideals: false,
             ..scene("packet-loss", "as busy; 1 % of packets between clients and nodes are lost", 0.30)
         },
+        fanout("fanout-1", "busy; calls for one key, .30 of the capacity", 1, 1.0),
+        fanout("fanout-10", "busy; calls for ten keys, .30 of the capacity", 10, 1.0),
+        fanout("fanout-100", "busy; calls for a hundred keys, .30 of the capacity", 100, 1.0),
+        fanout("fanout-100-partial", "as fanout-100; from 20 ms on 99 % of the keys are enough", 100, 0.99),
         // Its rate is given, since its capacity is that of the machine.
         BusyScene {
             bed: BedKind::Memory,
