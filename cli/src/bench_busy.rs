@@ -62,6 +62,7 @@ pub async fn run(args: &BenchBusy) -> Result<End> {
     if !parts.is_empty() {
         document.merge(Document::new(run, played.rows()));
     }
+    document.rows.retain(|row| row.judged || !args.judged);
     // A cluster that broke fails the command, but not without what was measured before.
     show(args, &document)?;
     let judged = verdicts(args, &document)?;
