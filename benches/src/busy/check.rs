@@ -66,8 +66,8 @@ pub fn parts(seconds: Option<Duration>, repeats: u32) -> Result<Vec<Part>> {
         part("hard-background", "untied,tied2", None, some)?,
         part("stalls-after-start", "tied2,tied2+rescue", None, repeats)?,
         part("cancel-channel-down", "untied,tied2", Some(6), some)?,
-        part("storm", "untied,hedged,tied2+rescue,tied3+rescue,default", Some(14), some)?,
-        part("storm60", "hedged-unbudgeted", Some(14), some)?,
+        part("storm", "untied,hedged,tied2+rescue,tied3+rescue,default", Some(16), some)?,
+        part("storm60", "hedged-unbudgeted", Some(16), some)?,
         part("in-memory", "untied,default", Some(6), some)?,
     ])
 }

@@ -4,6 +4,7 @@ use super::bed::Bed;
 use super::matrix::WARM_UP;
 use super::policy::{BusyPolicy, ClientKind};
 use super::sample::{Sample, Tick};
+use super::sort::sort;
 use super::scene::{BedKind, BusyScene, Event};
 use super::trace::{DeviceModel, Ingredients, ideals};
 use crate::load::counted::{Counted, Ground, extra_copies, play_counted};
@@ -12,7 +13,7 @@ use crate::load::run::{OpenLoop, Traced};
 use crate::load::workload::Workload;
 use anyhow::{Context, Result};
 use std::time::Duration;
-use tiedkv_client::Stats;
+use tiedkv_client::{Client, Stats};
 use tiedkv_protocol::ids::NodeId;
 use tiedkv_protocol::request::Disturbance;
 
@@ -76,7 +77,7 @@ pub async fn play_cell(
         }
         progress(at);
     };
-    let event = event(cell, &disturbance, nodes, || cluster.kill(VICTIM));
+    let event = event(cell, &disturbance, (&connected.client, nodes), || cluster.kill(VICTIM));
     let counted = play_counted(ground, &plan, gone, event, watch).await?;
     let live = nodes.without(gone);
     let flight = live.cancel_flight_us().await?;
@@ -128,10 +129,16 @@ fn plan(bed: &Bed, cell: Cell<'_>) -> OpenLoop {
 }
 
 /// Waits for the moment of the event and lets it happen.
-async fn event(cell: Cell<'_>, base: &Disturbance, nodes: &Nodes, kill: impl FnOnce()) -> Result<()> {
+async fn event(
+    cell: Cell<'_>,
+    base: &Disturbance,
+    (client, nodes): (&Client, &Nodes),
+    kill: impl FnOnce(),
+) -> Result<()> {
     let at = WARM_UP + event_at(cell.measured);
     match cell.scene.event {
         Event::None | Event::NoCancels => {}
+        Event::Sort => sort(client).await?,
         Event::Kill => {
             tokio::time::sleep(at).await;
             kill();

@@ -49,6 +49,8 @@ pub enum Event {
     Kill,
     /// Nodes drop all cancels from the beginning on.
     NoCancels,
+    /// A sort over the cluster's own data runs all along: scan, sort, write back.
+    Sort,
 }
 
 /// One scene.
@@ -192,6 +194,11 @@ pub fn all() -> Vec<BusyScene> {
             event: Event::Kill,
             ideals: false,
             ..scene("one-node-killed", "reads .50; one of three nodes is killed", 0.50)
+        },
+        BusyScene {
+            event: Event::Sort,
+            ideals: false,
+            ..scene("sort", "reads .30; a sort over the cluster's own keys in the batch class, writing back", 0.30)
         },
         BusyScene {
             keys: 1,
