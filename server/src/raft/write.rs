@@ -7,6 +7,7 @@
 
 use crate::clock;
 use crate::raft::command::{Settled, command, settled};
+use crate::raft::disk_space::DiskSpace;
 use crate::raft::state_machine::StateMachine;
 use crate::raft::types::{Change, Command, Told, TypeConfig, WriteKey, digest};
 use crate::request::doors::WriteFuture;
@@ -68,6 +69,7 @@ pub struct WritePath {
     count: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
     counters: Arc<WriteCounters>,
+    disk: Arc<DiskSpace>,
 }
 
 impl WritePath {
@@ -76,6 +78,7 @@ impl WritePath {
         own: NodeId,
         raft: Raft<TypeConfig, StateMachine>,
         leader: watch::Receiver<Option<NodeId>>,
+        disk: Arc<DiskSpace>,
         stamp_ms: u64,
     ) -> Self {
         let (queue, inbox) = mpsc::channel(WRITES_MAX);
@@ -90,12 +93,18 @@ impl WritePath {
             count: Arc::new(Semaphore::new(WRITES_MAX)),
             bytes: Arc::new(Semaphore::new(WRITE_BYTES_MAX)),
             counters,
+            disk,
         }
     }
 
     /// Counters since the start.
     pub fn counters(&self) -> &WriteCounters {
         &self.counters
+    }
+
+    /// The room left on this node's disk.
+    pub(super) fn disk(&self) -> &DiskSpace {
+        &self.disk
     }
 
     /// Takes one write; the future ends within the request's time left. It must be polled within a tokio runtime.
@@ -136,6 +145,7 @@ impl WritePath {
         if leader != Some(self.own) {
             return Err(not_leader(leader));
         }
+        self.disk.check()?;
         let busy = || {
             let mut failure = Failure::new(ErrorCode::Busy, "too many writes wait for their quorum");
             failure.retry_after_us = 5_000;
