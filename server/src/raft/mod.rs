@@ -29,6 +29,8 @@
 //! | a value of the engine pins its block | `View::get` copies | comment there |
 
 pub mod command;
+pub mod contact;
+pub mod disk_space;
 pub mod expire;
 pub mod first_start;
 pub mod folder;

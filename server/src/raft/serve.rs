@@ -3,6 +3,7 @@
 use crate::clock;
 use crate::peer::raft_link::{PeerService, Served, StreamKind};
 use crate::peer::stream::{StreamError, read_bytes, read_message, write_message};
+use crate::raft::contact::Contact;
 use crate::raft::first_start::{FirstMembers, FirstState};
 use crate::raft::read_barrier::read_index;
 use crate::raft::snapshot::{BLOCK_BYTES_MAX, stage};
@@ -34,6 +35,8 @@ pub struct GroupService {
     pub(super) installing: Arc<Semaphore>,
     /// The first members that this node was given.
     pub(super) first: FirstMembers,
+    /// Told whenever the leader speaks.
+    pub(super) contact: Arc<Contact>,
 }
 
 impl PeerService for GroupService {
@@ -58,10 +61,14 @@ fn fatal(error: impl std::fmt::Display) -> StreamError {
 impl GroupService {
     async fn append(&self, mut send: SendStream, recv: RecvStream) -> Result<(), StreamError> {
         // openraft reads ahead by 64 requests at most.
-        let requests = stream::unfold(Some(recv), |recv| async move {
+        let contact = self.contact.clone();
+        let requests = stream::unfold((Some(recv), contact), |(recv, contact)| async move {
             let mut recv = recv?;
             match read_message::<AppendEntriesRequest<TypeConfig>>(&mut recv).await {
-                Ok(Some(request)) => Some((request, Some(recv))),
+                Ok(Some(request)) => {
+                    contact.heard();
+                    Some((request, (Some(recv), contact)))
+                }
                 Ok(None) => None,
                 Err(error) => {
                     tracing::debug!(%error, "an append session ended");

@@ -7,6 +7,7 @@
 
 use crate::clock;
 use crate::raft::command::{Settled, command, settled};
+use crate::raft::disk_space::DiskSpace;
 use crate::raft::expire::SharedTime;
 use crate::raft::state_machine::StateMachine;
 use crate::raft::types::{Change, Command, Told, TypeConfig, WriteKey, digest};
@@ -69,6 +70,7 @@ pub struct WritePath {
     count: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
     counters: Arc<WriteCounters>,
+    disk: Arc<DiskSpace>,
 }
 
 impl WritePath {
@@ -77,6 +79,7 @@ impl WritePath {
         own: NodeId,
         raft: Raft<TypeConfig, StateMachine>,
         leader: watch::Receiver<Option<NodeId>>,
+        disk: Arc<DiskSpace>,
         time: Arc<SharedTime>,
     ) -> Self {
         let (queue, inbox) = mpsc::channel(WRITES_MAX);
@@ -91,6 +94,7 @@ impl WritePath {
             count: Arc::new(Semaphore::new(WRITES_MAX)),
             bytes: Arc::new(Semaphore::new(WRITE_BYTES_MAX)),
             counters,
+            disk,
         }
     }
 
@@ -102,6 +106,11 @@ impl WritePath {
     /// Counters since the start.
     pub fn counters(&self) -> &WriteCounters {
         &self.counters
+    }
+
+    /// The room left on this node's disk.
+    pub(super) fn disk(&self) -> &DiskSpace {
+        &self.disk
     }
 
     /// Takes one write; the future ends within the request's time left. It must be polled within a tokio runtime.
@@ -142,6 +151,7 @@ impl WritePath {
         if leader != Some(self.own) {
             return Err(not_leader(leader));
         }
+        self.disk.check()?;
         let busy = || {
             let mut failure = Failure::new(ErrorCode::Busy, "too many writes wait for their quorum");
             failure.retry_after_us = 5_000;
