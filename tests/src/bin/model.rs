@@ -1,7 +1,7 @@
 //! Explores the named searches of the tie and prints their state counts.
 //!
 //! `model` runs the short rows, `model --all` all of them, `model TEXT` those whose name contains the text;
-//! `--states N` bounds each search (default 12 million, which takes a few GiB). Exit status 1 when a row does not come to what it must.
+//! `--states N` bounds each search (default 12 million, which takes about 10 GiB). Exit status 1 when a row does not come to what it must.
 
 use std::process::ExitCode;
 use tiedkv_client::clock;

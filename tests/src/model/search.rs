@@ -18,7 +18,7 @@ use std::mem::Discriminant;
 pub struct Report {
     /// Different states seen.
     pub states: usize,
-    /// Steps of the longest shortest way.
+    /// Steps of the longest shortest way; of an incomplete search, the depth to which all states were looked at.
     pub depth: usize,
     /// All reachable states were seen.
     pub complete: bool,
@@ -41,13 +41,15 @@ pub fn explore(config: &Config, states_max: usize) -> Report {
             frontier.push((print, world));
         }
     }
-    let (mut depth, mut steps, mut kinds) = (0, Vec::new(), HashSet::new());
+    let (mut depth, mut steps, mut kinds) = (0_usize, Vec::new(), HashSet::new());
     while !frontier.is_empty() {
-        if seen.len() > states_max {
-            return Report { states: seen.len(), depth, complete: false, kinds, violation: None };
-        }
         let mut next = Vec::new();
         for (print, world) in std::mem::take(&mut frontier) {
+            // Looked at here and not once per depth: one depth can hold half of all states, and all of them in memory.
+            if seen.len() > states_max {
+                let depth = depth.saturating_sub(1);
+                return Report { states: seen.len(), depth, complete: false, kinds, violation: None };
+            }
             let mut at_rest = true;
             steps.clear();
             model.actions(&world, &mut steps);
