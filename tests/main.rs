@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod check;
 mod model;
+mod powercut;
 mod sim;
 mod tidy;

@@ -45,6 +45,7 @@ fn reply() -> ReadReply {
             version: Some(Version(5)),
             level: ReadLevel::Session { seen: Position(1_000_000) },
             position: Position(1_000_001),
+            remaining_ms: None,
         }),
     }
 }

@@ -124,6 +124,7 @@ impl Profile {
             level: self.level,
             deadline: Duration::from_secs(5),
             workload: self.workload,
+            fan: None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What can be typed: commands, flags and their help. Parses, decides nothing.
 
+use crate::args_data::{Completions, Count, Export, Import, Incr, Range, Scan, Ttl};
 use crate::bench_args::Bench;
 use crate::start::NodeFlags;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -13,6 +14,7 @@ Examples:
   tiedkv demo --keep --scenes none              the quickest way to a cluster; prints its URL
   tiedkv put --cluster \"$URL\" greeting hello    set a key
   tiedkv get --cluster \"$URL\" greeting          its value, byte for byte
+  tiedkv scan --cluster \"$URL\" --prefix user/  keys in order, with their values
   tiedkv status --cluster \"$URL\" -o json        what every node says about itself
 
 Exit codes: 0 ok, 1 not found or not as expected, 2 usage, 3 unavailable, 4 deadline, 5 unknown outcome of a write.
@@ -55,8 +57,20 @@ pub enum Command {
     Put(Put),
     /// Set or remove a key if it is as expected
     Cas(Cas),
-    /// Remove a key
+    /// Remove a key, or all keys of a range
     Del(Del),
+    /// Add to a number
+    Incr(Incr),
+    /// Print or set when a key expires
+    Ttl(Ttl),
+    /// Print the keys of a range in order
+    Scan(Scan),
+    /// Count the keys of a range
+    Count(Count),
+    /// Write the rows of a range as JSON lines
+    Export(Export),
+    /// Put the rows of an export
+    Import(Import),
     /// What every node says about itself
     Status(Status),
     /// Whether every node answers
@@ -67,6 +81,10 @@ pub enum Command {
     Member(Member),
     /// How far clients may use read policies, and which nodes are out for reads
     Policy(Policy),
+    /// Print the completions of a shell
+    Completions(Completions),
+    /// Print the man page
+    Man,
     /// Measure a running cluster
     #[command(subcommand)]
     Bench(Bench),
@@ -79,6 +97,13 @@ impl Command {
             Self::Demo(_) | Self::Start(_) | Self::Certs(_) | Self::Bench(Bench::Busy(_) | Bench::Writes(_)) => {
                 None
             }
+            Self::Completions(_) | Self::Man => None,
+            Self::Incr(args) => Some(&args.connect),
+            Self::Ttl(args) => Some(&args.connect),
+            Self::Scan(args) => Some(&args.connect),
+            Self::Count(args) => Some(&args.connect),
+            Self::Export(args) => Some(&args.connect),
+            Self::Import(args) => Some(&args.connect),
             Self::Get(args) => Some(&args.connect),
             Self::Put(args) => Some(&args.connect),
             Self::Del(args) => Some(&args.connect),
@@ -280,6 +305,7 @@ Examples:
   tiedkv put --cluster \"$URL\" greeting hello
   tiedkv put --cluster \"$URL\" photo < photo.jpg
   tiedkv put --cluster \"$URL\" greeting hello --idempotency-key 5eed.8.0     the same intent twice is done once
+  tiedkv put --cluster \"$URL\" lease me --ttl 30s
 
 Key and value arguments may hold escapes: \\\\ \\n \\r \\t \\xNN. Standard input is taken byte for byte.")]
 pub struct Put {
@@ -289,6 +315,9 @@ pub struct Put {
     pub key: String,
     /// The value; without it, standard input is the value
     pub value: Option<String>,
+    /// It expires after this time: 500ms, 60s
+    #[arg(long, value_name = "SPAN")]
+    pub ttl: Option<String>,
     /// Names this intent, so that sending it again applies it once: CLIENT.SEQUENCE.FLOOR (hex, decimal, decimal)
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
@@ -331,12 +360,16 @@ pub struct Cas {
 #[command(after_help = "\
 Examples:
   tiedkv del --cluster \"$URL\" greeting
-  tiedkv del --cluster \"$URL\" greeting --idempotency-key 5eed.7.0     the same intent twice is done once")]
+  tiedkv del --cluster \"$URL\" greeting --idempotency-key 5eed.7.0     the same intent twice is done once
+  tiedkv del --cluster \"$URL\" --prefix user/")]
 pub struct Del {
     #[command(flatten)]
     pub connect: Connect,
     /// The key
-    pub key: String,
+    #[arg(required_unless_present_any = ["prefix", "from", "to"], conflicts_with_all = ["prefix", "from", "to"])]
+    pub key: Option<String>,
+    #[command(flatten)]
+    pub range: Range,
     /// As for put
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,

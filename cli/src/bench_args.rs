@@ -136,6 +136,9 @@ pub struct BenchBusy {
     /// Rows of earlier runs (of --json) to add
     #[arg(long, value_name = "FILE")]
     pub from: Vec<PathBuf>,
+    /// Leave rows out that are not judged: the machine was too busy or stood still
+    #[arg(long)]
+    pub judged: bool,
     /// Write every row to FILE
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -62,6 +62,7 @@ pub async fn run(args: &BenchBusy) -> Result<End> {
     if !parts.is_empty() {
         document.merge(Document::new(run, played.rows()));
     }
+    document.rows.retain(|row| row.judged || !args.judged);
     // A cluster that broke fails the command, but not without what was measured before.
     show(args, &document)?;
     let judged = verdicts(args, &document)?;
@@ -156,7 +157,8 @@ impl<'a> Played<'a> {
         let mut bed: Option<Bed> = None;
         for turn in turns {
             let part = &self.parts[turn.part];
-            if bed.as_ref().is_some_and(|bed| bed.kind() != part.scene.bed)
+            let kind = (part.scene.bed, part.scene.service_us);
+            if bed.as_ref().is_some_and(|bed| bed.kind() != kind)
                 && let Some(old) = bed.take()
             {
                 old.stop().await;
@@ -164,7 +166,7 @@ impl<'a> Played<'a> {
             if bed.is_none() {
                 bar.set_message(format!("starting: {}", part.scene.bed.about()));
                 let binary = std::env::current_exe().context("the path of this program")?;
-                bed = Some(Bed::start(part.scene.bed, &binary, Workload::default(), |_| {}).await?);
+                bed = Some(Bed::start(kind, &binary, Workload::default(), |_| {}).await?);
             }
             let Some(bed) = &mut bed else { bail!("no cluster") };
             let sample = self.turn(bed, turn, seed, &bar).await?;
@@ -189,7 +191,7 @@ impl<'a> Played<'a> {
             let seed = seed.wrapping_mul(1_000_003).wrapping_add(u64::from(turn.repeat) * 101 + turn.part as u64);
             let cell = Cell { scene, policy, measured: part.measured, seed };
             let progress = |at: Duration| bar.set_position(from + at.as_millis() as u64);
-            let sample = match play_cell(bed, cell, &ServerModel::new(), progress).await {
+            let sample = match play_cell(bed, cell, &ServerModel::new(scene.service_us), progress).await {
                 Ok(sample) => sample,
                 // A server that died explains more than the call that failed because of it.
                 Err(error) => {

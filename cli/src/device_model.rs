@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 use tiedkv_benches::busy::player::LANES;
-use tiedkv_benches::busy::scene::SERVICE_US;
 use tiedkv_benches::busy::trace::{DeviceModel, DrawnJob};
 use tiedkv_benches::cluster::NodeSettings;
 use tiedkv_protocol::ids::{NodeId, ReadId};
@@ -16,10 +15,10 @@ use tiedkv_server::storage::key::LaneOfKey;
 pub struct ServerModel(ModelledConfig);
 
 impl ServerModel {
-    /// The device of the profile.
-    pub fn new() -> Self {
+    /// The device of a cluster with this mean service time, microseconds.
+    pub fn new(service_us: u64) -> Self {
         Self(ModelledConfig {
-            mean_service: Duration::from_micros(SERVICE_US),
+            mean_service: Duration::from_micros(service_us),
             seed: NodeSettings::default().seed,
             disturbance_allowed: true,
         })
@@ -57,7 +56,7 @@ mod tests {
     fn jobs_offer_the_load_that_is_asked_for() {
         let busy = Disturbance { jobs_load: 0.2, ..Disturbance::default() };
         let until = Moment(200_000_000_000);
-        let jobs = ServerModel::new().jobs(NodeId(1), &busy, Moment(0), until);
+        let jobs = ServerModel::new(5_000).jobs(NodeId(1), &busy, Moment(0), until);
         let work: Duration = jobs.iter().map(|job| job.service).sum();
         let load = work.as_secs_f64() / 200.0 / f64::from(LANES);
         assert!((0.19..0.21).contains(&load), "{load}");

@@ -34,7 +34,7 @@ pub async fn run(args: &Get, format: Format) -> Result<End> {
 }
 
 fn explain(read: &SlowRead) -> String {
-    let mut text = format!("read {} took {:.1?}", read.read, read.latency);
+    let mut text = format!("read {:032x} took {:.1?}", read.read.0, read.latency);
     match read.tie_delay {
         Some(delay) => text.push_str(&format!(", tie delay {delay:.1?}")),
         None => text.push_str(", not tied"),
@@ -60,6 +60,7 @@ fn print(key: &str, read: &Read, explained: Option<&SlowRead>, format: Format) -
                 "found": value.is_some(),
                 "value": value.map(|value| escape(&value.value)),
                 "version": value.map(|value| value.version.0),
+                "ttl_ms": value.and_then(|value| value.remaining).map(|left| micros(left) / 1_000),
                 "token": report.token.to_string(),
                 "node": report.node.0,
                 "copies": report.copies.len(),

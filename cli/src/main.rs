@@ -1,6 +1,8 @@
 //! The `tiedkv` command. Parses, picks the command, turns its end into an exit code; one file per command.
 
 mod args;
+mod args_data;
+mod base64;
 mod bench_args;
 mod bench_busy;
 mod bench_ping;
@@ -8,14 +10,20 @@ mod bench_run;
 mod bench_writes;
 mod cas;
 mod certs;
+mod completions;
 mod connect;
+mod count;
 mod del;
 mod demo;
 mod device_model;
 mod environment;
 mod escape;
+mod export;
 mod get;
 mod health;
+mod import;
+mod incr;
+mod lines;
 mod member;
 mod outcome;
 mod output;
@@ -23,10 +31,13 @@ mod policy;
 mod print_config;
 mod progress;
 mod put;
+mod range;
+mod scan;
 mod signals;
 mod slow;
 mod start;
 mod status;
+mod ttl;
 mod write;
 
 use args::{Cli, Command, Format};
@@ -84,6 +95,14 @@ fn run(cli: Cli) -> anyhow::Result<End> {
         Command::Put(args) => runtime.block_on(put::run(&args, output.unwrap_or(Format::Table))),
         Command::Cas(args) => runtime.block_on(cas::run(&args, output.unwrap_or(Format::Table))),
         Command::Del(args) => runtime.block_on(del::run(&args, output.unwrap_or(Format::Table))),
+        Command::Scan(args) => runtime.block_on(scan::run(&args, output.unwrap_or(Format::Table))),
+        Command::Count(args) => runtime.block_on(count::run(&args, output.unwrap_or(Format::Table))),
+        Command::Export(args) => runtime.block_on(export::run(&args)),
+        Command::Import(args) => runtime.block_on(import::run(&args, output.unwrap_or(Format::Table))),
+        Command::Incr(args) => runtime.block_on(incr::run(&args, output.unwrap_or(Format::Table))),
+        Command::Ttl(args) => runtime.block_on(ttl::run(&args, output.unwrap_or(Format::Table))),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man => completions::man(),
         Command::Status(args) => runtime.block_on(status::run(&args, output.unwrap_or(Format::Table))),
         Command::Health(args) => runtime.block_on(health::run(&args, output.unwrap_or(Format::Table))),
         Command::Slow(args) => runtime.block_on(slow::run(&args, output.unwrap_or(Format::Table))),

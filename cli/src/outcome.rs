@@ -117,4 +117,13 @@ mod tests {
         assert_eq!(json["error"]["exit_code"], 4);
         assert_eq!(json["error"]["elapsed_us"], 3_000);
     }
+
+    #[test]
+    fn a_text_says_its_cause_once() {
+        let error = call(Cause::UnknownOutcome("the leader is gone".into()));
+        assert_eq!(error_text(&error, None).matches("the leader is gone").count(), 1, "{error:#}");
+        let wrong = tiedkv_client::Config::from_url("http://x").unwrap_err();
+        let error = usage(tiedkv_client::Error::from(wrong));
+        assert_eq!(error_text(&error, None).matches("http://x").count(), 1, "{error:#}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use serde_json::Value;
+use std::fs::File;
 use std::io::Write;
 
 /// Prints one JSON document and a line end.
@@ -29,4 +30,52 @@ pub fn pairs(pairs: &[(&str, String)]) -> Result<()> {
 pub fn bytes(bytes: &[u8]) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).context("standard output")
+}
+
+/// Bytes that are held back before they are written.
+const LINES_BYTES: usize = 64 * 1024;
+
+/// Many lines, written in large pieces: to standard output or a file.
+pub struct Lines {
+    held: Vec<u8>,
+    file: Option<File>,
+}
+
+impl Lines {
+    /// To standard output.
+    pub fn new() -> Self {
+        Self { held: Vec::with_capacity(2 * LINES_BYTES), file: None }
+    }
+
+    /// To a file, at its place.
+    pub fn to(file: File) -> Self {
+        Self { file: Some(file), ..Self::new() }
+    }
+
+    /// Adds what `write` appends.
+    ///
+    /// # Errors
+    /// When the output is closed or full.
+    pub fn add(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
+        write(&mut self.held);
+        if self.held.len() >= LINES_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes what is held back; a file is on disk then.
+    ///
+    /// # Errors
+    /// As [`Lines::add`].
+    pub fn finish(mut self) -> Result<()> {
+        self.flush()?;
+        self.file.map_or(Ok(()), |file| file.sync_all().context("the file"))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        match &mut self.file {
+            Some(file) => file.write_all(&self.held).context("the file")?,
+            None => bytes(&self.held)?,
+        }
+        self.held.clear();
+        Ok(())
+    }
 }

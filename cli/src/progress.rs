@@ -13,3 +13,17 @@ pub fn bar(length: u64, message: &'static str) -> ProgressBar {
         Err(_) => bar,
     }
 }
+
+/// Work of `total` units with rate and time left, or a counter where the total is not known.
+pub fn work(total: Option<u64>, unit: &'static str) -> ProgressBar {
+    let bar = bar(total.unwrap_or(0), "");
+    let template = match (total, unit) {
+        (Some(_), "bytes") => "{bar:30} {percent:>3} %  {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left",
+        (Some(_), _) => "{bar:30} {percent:>3} %  {pos}/{len}  {per_sec}  {eta} left",
+        (None, _) => "{spinner} {pos}  {per_sec}  {elapsed}",
+    };
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}

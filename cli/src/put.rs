@@ -8,6 +8,7 @@ use crate::write;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use std::io::Read;
+use tiedkv_client::options::parse_span;
 use tiedkv_protocol::limits::VALUE_BYTES_MAX;
 
 /// Runs the command.
@@ -21,8 +22,12 @@ pub async fn run(args: &Put, format: Format) -> Result<End> {
         Some(text) => unescape(text).map_err(usage)?,
         None => standard_input().map_err(usage)?,
     };
+    let ttl = args.ttl.as_deref().map(parse_span).transpose().map_err(usage)?;
     let client = connect(&args.connect).await?;
-    let report = client.put_with(key.clone(), value, options).await?;
+    let report = match ttl {
+        Some(ttl) => client.put_for_with(key.clone(), value, ttl, options).await?,
+        None => client.put_with(key.clone(), value, options).await?,
+    };
     client.close();
     write::print(&escape(&key), &report, format)?;
     Ok(End::Ok)

@@ -1,52 +1,36 @@
-//! Connect, write, read, and look at how the read went.
+//! Quick start: connect, put, get, delete. Run it against a cluster: `tiedkv demo --scenes none --keep` prints a URL.
 //!
-//! ```text
-//! cargo run --release -- demo --keep --scenes none          # prints a URL
-//! cargo run --release -p tiedkv-client --example quick_start -- URL
-//! ```
+//!     cargo run -p tiedkv-client --example quick_start -- "$URL"
 
-use std::time::Duration;
-use tiedkv_client::{Client, Level, ReadOptions, ReadPolicy};
+use std::error::Error;
+use tiedkv_client::Client;
 
+/// Puts a greeting, reads it back, removes it.
+///
+/// # Errors
+/// When the cluster does not answer.
+pub async fn run(url: &str) -> Result<String, Box<dyn Error>> {
+    let client = Client::connect_url(url).await?;
+    client.put("example/greeting", "hello").await?;
+
+    // A read in the session of this client sees its own writes, whichever replica answers.
+    let found = client.get("example/greeting").await?.ok_or("the greeting is gone")?;
+    let greeting = String::from_utf8(found.value.to_vec())?;
+
+    // Absent is not the same as empty.
+    client.put("example/empty", "").await?;
+    assert!(client.get("example/empty").await?.is_some_and(|found| found.value.is_empty()));
+    client.delete("example/empty").await?;
+    assert!(client.get("example/empty").await?.is_none());
+
+    client.close();
+    Ok(format!("{greeting} (version {})", found.version.0))
+}
+
+#[allow(dead_code, reason = "the tests call `run` of this very file")]
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let url = std::env::args().nth(1).ok_or("usage: quick_start tiedkv://HOST:PORT,.../?certs=DIR")?;
-    let client = Client::connect_url(&url).await?;
-    client.all_connected(Duration::from_secs(5)).await?;
-
-    // A write gives a position; whoever holds its token reads at least that.
-    let written = client.put("greeting", "hello").await?;
-    println!("wrote version {} on {}", written.version, written.node);
-
-    // A plain read, by the settings of the URL.
-    if let Some(found) = client.get("greeting").await? {
-        println!("read {:?}, version {}", found.value, found.version);
-    }
-
-    // Two tied copies on different replicas, at most 200 ms, fresh enough for this session.
-    let options = ReadOptions {
-        policy: Some(ReadPolicy::TIED2),
-        level: Some(Level::Session),
-        deadline: Some(Duration::from_millis(200)),
-        token: Some(written.token),
-        ..ReadOptions::default()
-    };
-    let read = client.get_with("greeting", options).await?;
-    let report = &read.report;
-    println!(
-        "{} answered the {} copy of {} after {:?} (queue wait {:?}, service time {:?}, tie delay {:?})",
-        report.node,
-        report.kind.name(),
-        report.copies.len(),
-        report.latency,
-        report.queue_wait,
-        report.service_time,
-        report.tie_delay,
-    );
-
-    client.delete("greeting").await?;
-    for node in client.nodes() {
-        println!("{} at {}: round trip {:?}", node.member.node, node.member.client_address, node.round_trip);
-    }
+async fn main() -> Result<(), Box<dyn Error>> {
+    let url = std::env::args().nth(1).ok_or("give the URL of a cluster")?;
+    println!("{}", run(&url).await?);
     Ok(())
 }

@@ -45,7 +45,7 @@ impl Batch {
         self.add(Operation::Increment { key: key.into(), by })
     }
 
-    fn add(mut self, operation: Operation) -> Self {
+    pub(crate) fn add(mut self, operation: Operation) -> Self {
         self.atomic.operations.push(operation);
         self
     }

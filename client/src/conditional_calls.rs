@@ -203,4 +203,20 @@ impl Client {
     pub async fn increment(&self, key: impl Into<Bytes>, by: i64) -> Result<Counted, Error> {
         self.own().increment(key, by, WriteOptions::default()).await
     }
+
+    /// [`Client::increment`] with options.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// As there.
+    pub async fn increment_with(
+        &self,
+        key: impl Into<Bytes>,
+        by: i64,
+        options: WriteOptions,
+    ) -> Result<Counted, Error> {
+        self.own().increment(key, by, options).await
+    }
 }

@@ -290,8 +290,8 @@ impl Config {
             ("gate", tied, "it judges ties, and no policy of this client ties"),
             (
                 "hold_out",
-                tied && self.engine.gate.is_some(),
-                "it holds out ties that are judged: needs a tied policy and gate=on",
+                (tied || any(ReadPolicy::hedge)) && self.engine.gate.is_some(),
+                "it holds out reads that are judged: needs a policy that ties or hedges, and gate=on",
             ),
         ];
         for (name, has_effect, reason) in rules {

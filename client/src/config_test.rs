@@ -52,6 +52,37 @@ fn wrong_parts_are_named() {
     assert!(error("tiedkv://a:1/?certs=d&gate=yes").contains("neither `on` nor `off`"));
 }
 
+#[test]
+fn policies_of_operations_and_levels_are_read_and_writes_are_refused() {
+    let url =
+        "tiedkv://a:1/?certs=d&policy=tied3&policy.scan=untied&policy.scan.stale=hedged+rescue&hedge=p90&choice=c3";
+    let config = Config::from_url(url).expect("a right string");
+    let sort = |operation, level| config.policies.of(crate::operation::Sort { operation, level }, config.policy);
+    use crate::operation::{LevelName, Operation};
+    assert_eq!(sort(Operation::Scan, LevelName::Stale), ReadPolicy::HEDGED.with_rescue());
+    assert_eq!(sort(Operation::Scan, LevelName::Session), ReadPolicy::UNTIED);
+    assert_eq!(sort(Operation::Get, LevelName::Session), ReadPolicy::TIED3);
+    assert!((config.engine.latency.hedge_quantile - 0.9).abs() < 1e-9);
+    assert!(config.engine.gate.is_some(), "judged by default");
+    assert!(error("tiedkv://a:1/?certs=d&policy.put=tied2").contains("no read policy takes one"));
+    assert!(error("tiedkv://a:1/?certs=d&policy.gte=tied2").contains("want get, multi_get or scan"));
+}
+
+#[test]
+fn a_setting_that_can_have_no_effect_says_why() {
+    let with = |rest: &str| error(&format!("tiedkv://a:1/?certs=d&{rest}"));
+    assert!(with("hedge=p95").contains("no policy of this client hedges"));
+    assert!(with("policy=tied2&rescue=p98").contains("no policy of this client has +rescue"));
+    assert!(with("policy=untied&tie_cap=1ms").contains("no policy of this client ties"));
+    assert!(with("policy=hedged&gate=on").contains("no policy of this client ties"));
+    assert!(with("gate=off&hold_out=0.1").contains("gate=on"));
+    assert!(with("policy=hedged&hedge=p100").contains("no quantile"));
+    assert!(with("policy=hedged&hedge=0ms").contains("sends every read twice"));
+    assert!(with("budget=2").contains("no share"));
+    assert!(with("choice=fastest").contains("none of `random`"));
+    assert!(Config::from_url("tiedkv://a:1/?certs=d&policy.multi_get=hedged&hedge=20ms").is_ok());
+}
+
 proptest::proptest! {
     #[test]
     fn no_text_panics(text in "\\PC{0,80}") {

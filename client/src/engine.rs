@@ -40,7 +40,7 @@ pub struct EngineSettings {
     pub budget: BudgetSettings,
     /// Judge per read whether tying pays; `None`: every read goes by its policy. Default on.
     pub gate: Option<GateSettings>,
-    /// Share of judged reads that go untied to measure by. Default 0.01.
+    /// Share of judged reads that go untied and unhedged to measure by (a rescue stays). Default 0.01.
     pub hold_out: f64,
     /// Pauses between rounds.
     pub backoff: BackoffSettings,
@@ -258,10 +258,11 @@ impl Engine {
         if policy.width() > 1 && mode != Mode::Off {
             self.narrow(&mut decision, asked, allowed.copies_max, replicas, ways, now);
         }
-        if mode == Mode::On && asked.gated && decision.plan.width > 1 && self.holds_out(rng) {
+        let bets = decision.plan.width > 1 || decision.plan.hedge;
+        if mode == Mode::On && asked.gated && bets && self.holds_out(rng) {
             decision.hold_out = true;
             decision.not_tied = Some(NotTied::HoldOut);
-            decision.plan.width = 1;
+            (decision.plan.width, decision.plan.hedge) = (1, false);
         }
         if let Some(reason) = reason {
             if mode == Mode::Observe {

@@ -185,8 +185,5 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.inner.cause)
-    }
-}
+// Without a source: the text says the cause already, and whoever prints chains would say it twice.
+impl std::error::Error for Error {}

@@ -359,9 +359,11 @@ fn on_frame(
                     WriteOperation::Atomic => {
                         for operation in Atomic::decode(&frame.payload).unwrap().operations {
                             match operation {
-                                Operation::Put { key, value } => drop(state.values.insert(key, value)),
+                                Operation::Put { key, value } | Operation::PutFor { key, value, .. } => {
+                                    drop(state.values.insert(key, value))
+                                }
                                 Operation::Delete { key } => drop(state.values.remove(&key)),
-                                Operation::Increment { .. } => {}
+                                Operation::Increment { .. } | Operation::Expire { .. } => {}
                             }
                         }
                     }
@@ -439,7 +441,7 @@ fn act(
         Deed::HangUp => connection.close(0u32.into(), b"hung up by the script"),
         Deed::Answer(after) => {
             let level = tiedkv_protocol::request::ReadLevel::Stale { bound_us: None };
-            let found = Found { version: value.as_ref().map(|_| Version(1)), level, position };
+            let found = Found { version: value.as_ref().map(|_| Version(1)), level, position, remaining_ms: None };
             let mut reply = ReadReply { request, service: service(true), outcome: Ok(found) };
             reply.service.service_time_us = after.as_micros() as u32;
             let payload = value.unwrap_or_default();

@@ -4,6 +4,8 @@
 //! policy. What is sent when is decided by pure rooms that know no runtime and no clock.
 
 mod alarms;
+#[cfg(test)]
+mod bare_test;
 pub mod budget;
 mod choose;
 pub mod client;
@@ -59,6 +61,7 @@ pub mod switch_file;
 pub mod switchboard;
 mod tally;
 mod tied_read;
+mod time_to_live;
 mod timer;
 mod tls;
 mod topology;

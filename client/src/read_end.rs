@@ -28,7 +28,9 @@ pub(crate) struct GoodAnswer {
 impl From<GoodAnswer> for Read {
     fn from(answer: GoodAnswer) -> Self {
         let GoodAnswer { found, payload: value, report } = answer;
-        Self { value: found.version.map(|version| Value { value, version, position: found.position }), report }
+        let remaining = found.remaining_ms.map(Duration::from_millis);
+        let value = found.version.map(|version| Value { value, version, position: found.position, remaining });
+        Self { value, report }
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Value {
     pub version: Version,
     /// The position of the view that value and version come from.
     pub position: Position,
+    /// Log time until it expires, at that position; `None`: it does not.
+    pub remaining: Option<Duration>,
 }
 
 /// A read's result and how it went.

@@ -6,7 +6,9 @@
 
 use crate::codec::{self, CodecError};
 use crate::ids::Version;
-use crate::limits::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::limits::{
+    BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, KEY_BYTES_MAX, TTL_MS_MAX, TTL_MS_MIN, VALUE_BYTES_MAX,
+};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -55,13 +57,50 @@ pub enum Operation {
         /// What is added.
         by: i64,
     },
+    /// Sets a key that expires.
+    PutFor {
+        /// 1 to 4096 bytes.
+        key: Bytes,
+        /// At most 8 MiB.
+        value: Bytes,
+        /// Milliseconds of log time from this write on.
+        ttl_ms: u64,
+    },
+    /// Sets when a key expires, or that it does not; its value and version stay. An absent key stays absent.
+    Expire {
+        /// 1 to 4096 bytes.
+        key: Bytes,
+        /// Milliseconds of log time from this write on; `None`: never.
+        ttl_ms: Option<u64>,
+    },
 }
 
 impl Operation {
     /// The key that is changed.
     pub fn key(&self) -> &Bytes {
         match self {
-            Self::Put { key, .. } | Self::Delete { key } | Self::Increment { key, .. } => key,
+            Self::Put { key, .. }
+            | Self::Delete { key }
+            | Self::Increment { key, .. }
+            | Self::PutFor { key, .. }
+            | Self::Expire { key, .. } => key,
+        }
+    }
+
+    /// The value that it carries.
+    fn value(&self) -> Option<&Bytes> {
+        match self {
+            Self::Put { value, .. } | Self::PutFor { value, .. } => Some(value),
+            Self::Delete { .. } | Self::Increment { .. } | Self::Expire { .. } => None,
+        }
+    }
+
+    /// The time to live that it carries.
+    pub fn ttl_ms(&self) -> Option<u64> {
+        match self {
+            Self::PutFor { ttl_ms, .. } => Some(*ttl_ms),
+            Self::Expire { ttl_ms, .. } => *ttl_ms,
+            Self::Put { .. } | Self::Delete { .. } | Self::Increment { .. } => None,
         }
     }
 }
@@ -97,6 +136,9 @@ pub enum AtomicError {
     /// All keys and values together are too long.
     #[error("a batch of {0} bytes; at most {BATCH_BYTES_MAX} are allowed")]
     Bytes(usize),
+    /// A time to live is out of its range.
+    #[error("a time to live of {0} ms; the bounds are {TTL_MS_MIN} and {TTL_MS_MAX}")]
+    Ttl(u64),
     /// Two operations name one key.
     #[error("two operations of a batch change the same key of {0} bytes; one batch changes a key once")]
     Twice(usize),
@@ -117,13 +159,8 @@ impl Atomic {
                     _ => 0,
                 }
         });
-        let operations = self.operations.iter().map(|operation| {
-            operation.key().len()
-                + match operation {
-                    Operation::Put { value, .. } => value.len(),
-                    _ => 0,
-                }
-        });
+        let operations =
+            self.operations.iter().map(|operation| operation.key().len() + operation.value().map_or(0, Bytes::len));
         conditions.chain(operations).sum()
     }
 
@@ -146,10 +183,10 @@ impl Atomic {
             return Err(AtomicError::Key(key.len()));
         }
         for operation in &self.operations {
-            if let Operation::Put { value, .. } = operation
-                && value.len() > VALUE_BYTES_MAX
-            {
-                return Err(AtomicError::Value(value.len()));
+            match (operation.value(), operation.ttl_ms()) {
+                (Some(value), _) if value.len() > VALUE_BYTES_MAX => return Err(AtomicError::Value(value.len())),
+                (_, Some(ttl)) if !(TTL_MS_MIN..=TTL_MS_MAX).contains(&ttl) => return Err(AtomicError::Ttl(ttl)),
+                _ => {}
             }
         }
         if self.bytes() > BATCH_BYTES_MAX {
@@ -254,6 +291,11 @@ mod tests {
         assert!(matches!(of(vec![large(VALUE_BYTES_MAX + 1)]), Err(AtomicError::Value(_))));
         assert_eq!(of(vec![large(BATCH_BYTES_MAX - 1)]), Ok(()));
         assert_eq!(of(vec![large(BATCH_BYTES_MAX - 1), put("b")]), Err(AtomicError::Bytes(BATCH_BYTES_MAX + 1)));
+        let ttl = |ttl_ms| Operation::Expire { key: "k".into(), ttl_ms };
+        assert_eq!(of(vec![ttl(Some(0))]), Err(AtomicError::Ttl(0)));
+        assert_eq!(of(vec![ttl(Some(TTL_MS_MAX + 1))]), Err(AtomicError::Ttl(TTL_MS_MAX + 1)));
+        assert_eq!(of(vec![ttl(Some(TTL_MS_MAX))]), Ok(()));
+        assert_eq!(of(vec![ttl(None)]), Ok(()));
         let both = Atomic::compare("k".into(), Expect::Value(vec![0; BATCH_BYTES_MAX].into()), put("k"));
         assert!(matches!(both.check(), Err(AtomicError::Bytes(_))));
     }

@@ -21,6 +21,10 @@ pub const SCAN_CHUNK_ROWS_MAX: usize = 256;
 pub const SCAN_CHUNK_BYTES_MAX: usize = 64 * 1024;
 /// Most chunks of one page: one that finds little but expired rows ends with what it has.
 pub const SCAN_PAGE_CHUNKS_MAX: u32 = 1024;
+/// Shortest time to live, milliseconds of log time.
+pub const TTL_MS_MIN: u64 = 1;
+/// Longest time to live, milliseconds of log time: ten years.
+pub const TTL_MS_MAX: u64 = 10 * 365 * 86_400_000;
 /// Longest frame header (bincode part) in bytes.
 pub const HEADER_BYTES_MAX: usize = 16 * 1024;
 /// Most operations of one atomic write, and most conditions.

@@ -52,6 +52,8 @@ pub struct Found {
     pub level: ReadLevel,
     /// The position of the view that value *and* version come from.
     pub position: Position,
+    /// Milliseconds of log time until it expires, at that position; `None`: it does not.
+    pub remaining_ms: Option<u64>,
 }
 
 /// A refusal or failure, in any answer.

@@ -96,10 +96,9 @@ prop_compose! {
 }
 
 fn found() -> impl Strategy<Value = Found> {
-    (option::of(any::<u64>()), level(), position()).prop_map(|(version, level, position)| Found {
-        version: version.map(Version),
-        level,
-        position,
+    let version = option::of(any::<u64>());
+    (version, level(), position(), option::of(any::<u64>())).prop_map(|(version, level, position, remaining_ms)| {
+        Found { version: version.map(Version), level, position, remaining_ms }
     })
 }
 

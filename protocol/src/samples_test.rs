@@ -183,6 +183,9 @@ fn bodies() -> Vec<Sample> {
         Operation::Put { key: key(), value: Bytes::from_static(b"new") },
         Operation::Delete { key: key() },
         Operation::Increment { key: key(), by: -2 },
+        Operation::PutFor { key: key(), value: Bytes::from_static(b"new"), ttl_ms: 60_000 },
+        Operation::Expire { key: key(), ttl_ms: Some(60_000) },
+        Operation::Expire { key: key(), ttl_ms: None },
     ];
     let current = Current { version: Version(300), value_bytes: 3, value: Some(Bytes::from_static(b"old")) };
     vec![
@@ -220,8 +223,12 @@ fn administration() -> Vec<Sample> {
 }
 
 fn replies() -> Vec<Sample> {
-    let found =
-        |version| Found { version, level: ReadLevel::Session { seen: Position(300) }, position: Position(301) };
+    let found = |version: Option<Version>| Found {
+        version,
+        level: ReadLevel::Session { seen: Position(300) },
+        position: Position(301),
+        remaining_ms: version.map(|_| 1_500),
+    };
     let written = Written { version: Version(302), position: Position(302), repeated: false };
     let not_started = Service { started: false, service_time_us: 0, ..service() };
     let record = StartRecord {
@@ -271,8 +278,12 @@ pub(crate) fn frames() -> Vec<(String, Vec<u8>)> {
         (format!("frame.{name}"), out)
     };
     let read = read(CopyKind::First, Some(tie()), ReadLevel::Stale { bound_us: None }, Class::Interactive);
-    let found =
-        Found { version: Some(Version(299)), level: ReadLevel::Stale { bound_us: None }, position: Position(301) };
+    let found = Found {
+        version: Some(Version(299)),
+        level: ReadLevel::Stale { bound_us: None },
+        position: Position(301),
+        remaining_ms: None,
+    };
     let reply = ReadReply { request: RequestId(7), service: service(), outcome: Ok(found) };
     let withdraw = Withdraw { requests: smallvec![RequestId(7)] };
     vec![

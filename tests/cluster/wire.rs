@@ -11,6 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::frame::{self, Frame, FrameDecoder, FrameKind};
 use tiedkv_protocol::hello::{Hello, Welcome};
 use tiedkv_protocol::identity::{ALPN_CLIENT, NODE_DNS_NAME};
@@ -21,6 +22,7 @@ use tiedkv_protocol::request::{
     WriteRequest,
 };
 use tiedkv_protocol::response::{Pong, ReadReply};
+use tiedkv_protocol::scan::{Columns, Page, PageRequest, Row};
 use tiedkv_protocol::tie::{CopyNumber, Tie};
 
 /// A connection to the client port of one node.
@@ -157,6 +159,36 @@ impl Wire {
                 other => panic!("{other:?} instead of an answer to a copy"),
             }
         }
+    }
+
+    /// All rows of this node, page by page, once it has applied what `level` asks for.
+    pub async fn rows(&mut self, level: ReadLevel) -> Vec<Row> {
+        let mut rest = Some(PageRequest {
+            lo: Bytes::new(),
+            hi: None,
+            reverse: false,
+            columns: Columns::All,
+            rows_max: 1_000,
+            bytes_max: 32 * 1024,
+        });
+        let mut rows = Vec::new();
+        while let Some(page) = rest {
+            self.last_request += 1;
+            let operation = ReadOperation::Scan(Box::new(page.clone()));
+            let request = RequestId(self.last_request);
+            let copy = Copy::untied("").request(request);
+            self.frame(FrameKind::Read, &ReadRequest { level, operation, ..copy }).await;
+            let (reply, payload) = self.reply().await;
+            if reply.outcome.as_ref().is_err_and(|failure| failure.code == ErrorCode::Behind) {
+                rest = Some(page);
+                continue;
+            }
+            reply.outcome.unwrap();
+            let mut found = Page::decode(payload, Columns::All).unwrap();
+            rest = found.last().filter(|_| found.more()).map(|last| page.after(last));
+            rows.extend(std::iter::from_fn(|| found.next_row().unwrap()));
+        }
+        rows
     }
 
     /// Pings and takes all answers to copies that come before the pong: what was answered before the ping was

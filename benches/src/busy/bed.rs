@@ -1,7 +1,7 @@
 //! The cluster of a bed with its clients: started, loaded, and made whole again after a node was killed.
 
 use super::policy::ClientKind;
-use super::scene::{BedKind, SERVICE_US};
+use super::scene::BedKind;
 use crate::cluster::local::{ClusterSpec, LocalCluster};
 use crate::cluster::relay::Way;
 use crate::cluster::{Device, Storage};
@@ -25,6 +25,7 @@ const STOP_DEADLINE: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Bed {
     pub(super) kind: BedKind,
+    service_us: u64,
     pub(super) cluster: LocalCluster,
     pub(super) nodes: Nodes,
     pub(super) clients: HashMap<ClientKind, Connected>,
@@ -39,7 +40,7 @@ pub(super) struct Connected {
 }
 
 impl Bed {
-    /// Starts a cluster of `binary` and writes all keys; `progress` is told how many of `workload.count` are written.
+    /// Starts a cluster of `binary` with this mean service time (microseconds) and writes all keys; `progress` is told how many of `workload.count` are written.
     ///
     /// # Errors
     /// When the cluster does not start or takes no writes.
@@ -47,12 +48,12 @@ impl Bed {
     /// # Cancel safety
     /// Safe: what was started is killed and removed.
     pub async fn start(
-        kind: BedKind,
+        (kind, service_us): (BedKind, u64),
         binary: &Path,
         workload: Workload,
         progress: impl FnMut(u64),
     ) -> Result<Self> {
-        let cluster = LocalCluster::start(spec(kind, binary)).await?;
+        let cluster = LocalCluster::start(spec(kind, service_us, binary)).await?;
         let loader = Client::connect(Config::from_url(&cluster.url())?).await?;
         loader.all_connected(CONNECT_DEADLINE).await?;
         let writes = match kind {
@@ -61,12 +62,12 @@ impl Bed {
         };
         preload(&loader, workload, &writes, progress).await?;
         let nodes = Nodes::of(&loader);
-        Ok(Self { kind, cluster, nodes, clients: HashMap::new(), workload })
+        Ok(Self { kind, service_us, cluster, nodes, clients: HashMap::new(), workload })
     }
 
-    /// Which bed this is.
-    pub fn kind(&self) -> BedKind {
-        self.kind
+    /// Which bed this is, and the mean service time of its devices in microseconds.
+    pub fn kind(&self) -> (BedKind, u64) {
+        (self.kind, self.service_us)
     }
 
     /// How fresh its reads are.
@@ -128,11 +129,11 @@ impl Bed {
     }
 }
 
-fn spec(kind: BedKind, binary: &Path) -> ClusterSpec {
+fn spec(kind: BedKind, service_us: u64, binary: &Path) -> ClusterSpec {
     let mut spec = ClusterSpec::of(binary);
     let settings = &mut spec.settings;
     settings.faults = true;
-    settings.service_mean_us = SERVICE_US;
+    settings.service_mean_us = service_us;
     settings.storage = Storage::Disk;
     match kind {
         BedKind::Modelled => {}

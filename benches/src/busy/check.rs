@@ -66,7 +66,8 @@ pub fn parts(seconds: Option<Duration>, repeats: u32) -> Result<Vec<Part>> {
         part("hard-background", "untied,tied2", None, some)?,
         part("stalls-after-start", "tied2,tied2+rescue", None, repeats)?,
         part("cancel-channel-down", "untied,tied2", Some(6), some)?,
-        part("storm", "untied,hedged,tied2+rescue,tied3+rescue,default", Some(14), some)?,
+        part("storm", "untied,hedged,tied2+rescue,tied3+rescue,default", Some(16), some)?,
+        part("storm60", "hedged-unbudgeted", Some(16), some)?,
         part("in-memory", "untied,default", Some(6), some)?,
     ])
 }
@@ -224,6 +225,12 @@ fn after_start(document: &Document, all: &mut Vec<Judged>) {
 }
 
 fn storms(document: &Document, all: &mut Vec<Judged>) {
+    // What a budget is for: without one the storm never ends.
+    if let Some(row) = document.row("storm60", "hedged-unbudgeted") {
+        let recovered = f64::from(u8::from(median(&row.recovery_s).is_some()));
+        let what = "storm60 hedged-unbudgeted: recovered (1) or not (0)".to_owned();
+        all.push(at_most(what, (Some(recovered), None), 0.0, &[Some(row)]));
+    }
     let Some(base) = document.row("storm", "untied") else { return };
     let untied = median(&base.recovery_s);
     for policy in ["default", "hedged", "tied2+rescue", "tied3+rescue"] {

@@ -4,7 +4,8 @@
 //! repeat to repeat, so that drift of the machine hits all policies alike.
 
 use super::policy::BusyPolicy;
-use super::scene::BusyScene;
+use super::scene::{BedKind, BusyScene};
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// Sent and not counted at the beginning of each playing.
@@ -38,17 +39,22 @@ pub struct Turn {
     pub repeat: u32,
 }
 
+/// What a cluster is made by.
+fn bed_of(part: &Part) -> (BedKind, u64) {
+    (part.scene.bed, part.scene.service_us)
+}
+
 /// All playings in order: bed by bed, scenes one after the other within a repeat.
 pub fn turns(parts: &[Part]) -> Vec<Turn> {
     let mut beds: Vec<_> = Vec::new();
     for part in parts {
-        if !beds.contains(&part.scene.bed) {
-            beds.push(part.scene.bed);
+        if !beds.contains(&bed_of(part)) {
+            beds.push(bed_of(part));
         }
     }
     let mut turns = Vec::new();
     for bed in beds {
-        let of_bed = || parts.iter().enumerate().filter(|(_, part)| part.scene.bed == bed);
+        let of_bed = || parts.iter().enumerate().filter(|(_, part)| bed_of(part) == bed);
         let repeats = of_bed().map(|(_, part)| part.repeats).max().unwrap_or(0);
         for repeat in 0..repeats {
             for (index, part) in of_bed().filter(|(_, part)| repeat < part.repeats) {
@@ -66,9 +72,7 @@ pub fn turns(parts: &[Part]) -> Vec<Turn> {
 
 /// About how long all of it takes.
 pub fn estimate(parts: &[Part]) -> Duration {
-    let mut beds: Vec<_> = parts.iter().map(|part| part.scene.bed).collect();
-    beds.sort_unstable_by_key(|bed| *bed as usize);
-    beds.dedup();
+    let beds: HashSet<_> = parts.iter().map(bed_of).collect();
     let playing: Duration = turns(parts).iter().map(|turn| WARM_UP + parts[turn.part].measured + AROUND).sum();
     playing + BED * beds.len() as u32
 }

@@ -6,6 +6,7 @@
 //! | [`matrix`] | which cells, in which order, how long (pure) |
 //! | [`bed`] | the cluster and clients of a scene |
 //! | [`player`] | plays one cell once |
+//! | `sort` | the job of the scene `sort` |
 //! | [`trace`] | the run's own trace and its limits (pure) |
 //! | [`quantiles`] | percentiles of pooled repeats and their intervals (pure) |
 //! | [`row`], [`document`] | figures of a cell; all of a run, as JSON |
@@ -23,5 +24,6 @@ pub mod report;
 pub mod row;
 pub mod sample;
 pub mod scene;
+mod sort;
 pub mod table;
 pub mod trace;

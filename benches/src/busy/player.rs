@@ -4,7 +4,8 @@ use super::bed::Bed;
 use super::matrix::WARM_UP;
 use super::policy::{BusyPolicy, ClientKind};
 use super::sample::{Sample, Tick};
-use super::scene::{BedKind, BusyScene, Event, SERVICE_US};
+use super::scene::{BedKind, BusyScene, Event};
+use super::sort::sort;
 use super::trace::{DeviceModel, Ingredients, ideals};
 use crate::load::counted::{Counted, Ground, extra_copies, play_counted};
 use crate::load::nodes::Nodes;
@@ -12,7 +13,7 @@ use crate::load::run::{OpenLoop, Traced};
 use crate::load::workload::Workload;
 use anyhow::{Context, Result};
 use std::time::Duration;
-use tiedkv_client::Stats;
+use tiedkv_client::{Client, Stats};
 use tiedkv_protocol::ids::NodeId;
 use tiedkv_protocol::request::Disturbance;
 
@@ -23,9 +24,10 @@ const WORKERS: f64 = 24.0;
 /// The node that a scene kills: not the first, which clients dial first.
 const VICTIM: NodeId = NodeId(2);
 
-/// Reads per second of a scene.
+/// Reads (or calls for many keys) per second of a scene.
 pub fn rate_per_s(scene: &BusyScene) -> f64 {
-    scene.reads_load * WORKERS * 1e6 / SERVICE_US as f64
+    let width = scene.fan.map_or(1, |fan| fan.width.max(1));
+    scene.reads_load * WORKERS * 1e6 / scene.service_us as f64 / width as f64
 }
 
 /// What is played once.
@@ -75,7 +77,7 @@ pub async fn play_cell(
         }
         progress(at);
     };
-    let event = event(cell, &disturbance, nodes, || cluster.kill(VICTIM));
+    let event = event(cell, &disturbance, (&connected.client, nodes), || cluster.kill(VICTIM));
     let counted = play_counted(ground, &plan, gone, event, watch).await?;
     let live = nodes.without(gone);
     let flight = live.cancel_flight_us().await?;
@@ -98,7 +100,11 @@ pub async fn play_cell(
         };
         ideals(&from, model)
     });
-    let sample = Sample { ideals: limits.flatten(), cancel_flight_us: flight, ..sample(counted, &watched) };
+    let sample = Sample {
+        ideals: limits.flatten(),
+        cancel_flight_us: flight,
+        ..sample(counted, &watched, cell.scene.service_us)
+    };
     if !gone.is_empty() {
         bed.revive(gone).await?;
     }
@@ -118,14 +124,21 @@ fn plan(bed: &Bed, cell: Cell<'_>) -> OpenLoop {
         level: bed.level(),
         deadline: cell.scene.deadline,
         workload: Workload { count, ..bed.workload },
+        fan: cell.scene.fan,
     }
 }
 
 /// Waits for the moment of the event and lets it happen.
-async fn event(cell: Cell<'_>, base: &Disturbance, nodes: &Nodes, kill: impl FnOnce()) -> Result<()> {
+async fn event(
+    cell: Cell<'_>,
+    base: &Disturbance,
+    (client, nodes): (&Client, &Nodes),
+    kill: impl FnOnce(),
+) -> Result<()> {
     let at = WARM_UP + event_at(cell.measured);
     match cell.scene.event {
         Event::None | Event::NoCancels => {}
+        Event::Sort => sort(client).await?,
         Event::Kill => {
             tokio::time::sleep(at).await;
             kill();
@@ -157,7 +170,7 @@ fn median(spans: &[u64]) -> Duration {
     Duration::from_micros(spans.get(spans.len() / 2).copied().unwrap_or(0))
 }
 
-fn sample(counted: Counted, watched: &[(Duration, Stats)]) -> Sample {
+fn sample(counted: Counted, watched: &[(Duration, Stats)], service_us: u64) -> Sample {
     let outcome = counted.outcome;
     let good = outcome.trace.iter().filter(|read| read.counted);
     let latencies = good
@@ -169,9 +182,11 @@ fn sample(counted: Counted, watched: &[(Duration, Stats)]) -> Sample {
     Sample {
         series: series(&outcome.trace, watched),
         crossings: crossings(&outcome.trace),
+        slow_pairs: slow_pairs(&outcome.trace, Duration::from_micros(3 * service_us)),
         sent: outcome.sent,
         reads: outcome.reads,
         errors: outcome.errors,
+        answered_shares: outcome.answered_shares,
         first_error: outcome.first_error,
         latencies,
         queue_wait: outcome.queue_wait,
@@ -189,6 +204,28 @@ fn sample(counted: Counted, watched: &[(Duration, Stats)]) -> Sample {
         machine: counted.machine,
         ideals: None,
     }
+}
+
+/// How near in time two reads are to be looked at together.
+const TOGETHER: Duration = Duration::from_millis(5);
+
+/// Pairs of untied reads on different nodes due within [`TOGETHER`] of which the first was slower than `slow`: how many
+/// second ones were too, and how many there are.
+fn slow_pairs(trace: &[Traced], slow: Duration) -> [u64; 2] {
+    let untied = trace.iter().filter(|read| read.counted && read.nodes.len() == 1);
+    let mut reads: Vec<(Duration, NodeId, bool)> =
+        untied.filter_map(|read| Some((read.at, read.nodes[0], read.latency? > slow))).collect();
+    reads.sort_unstable_by_key(|(at, ..)| *at);
+    let mut pairs = [0; 2];
+    for (index, (at, node, _)) in reads.iter().enumerate().filter(|(_, (.., slow))| *slow) {
+        let before = reads[..index].iter().rev().take_while(|(other, ..)| *at - *other <= TOGETHER);
+        let after = reads[index + 1..].iter().take_while(|(other, ..)| *other - *at <= TOGETHER);
+        for (_, _, other_slow) in before.chain(after).filter(|(_, other, _)| other != node) {
+            pairs[0] += u64::from(*other_slow);
+            pairs[1] += 1;
+        }
+    }
+    pairs
 }
 
 /// Cuts the scene where the counters were looked at.

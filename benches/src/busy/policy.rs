@@ -1,6 +1,8 @@
 //! The policies of the benchmark as data: a read policy of the client crate and the client's settings it needs.
 
 use crate::scenes::VIEWS;
+use std::borrow::Cow;
+use std::time::Duration;
 use tiedkv_client::gate::GateSettings;
 use tiedkv_client::select::Choice;
 use tiedkv_client::{Config, ReadPolicy};
@@ -16,6 +18,10 @@ pub enum ClientKind {
     PowerOfTwo,
     /// Replicas by C3's score.
     C3,
+    /// This tie delay, microseconds, whatever the round trip.
+    TieDelay(u64),
+    /// Hedges at this percentile of latency.
+    HedgeAt(u8),
 }
 
 impl ClientKind {
@@ -24,19 +30,31 @@ impl ClientKind {
         let engine = &mut config.engine;
         engine.gate = (self == Self::Gated).then(GateSettings::default);
         engine.choice = match self {
-            Self::Plain | Self::Gated => Choice::Random,
             Self::PowerOfTwo => Choice::PowerOfTwo,
             Self::C3 => Choice::C3,
+            Self::Plain | Self::Gated | Self::TieDelay(_) | Self::HedgeAt(_) => Choice::Random,
         };
         engine.clients = VIEWS as f64;
+        match self {
+            Self::TieDelay(micros) => {
+                let delay = Duration::from_micros(micros);
+                (config.tie_delay_floor, config.tie_delay_cap) = (delay, delay);
+            }
+            Self::HedgeAt(percentile) => {
+                engine.latency.hedge_quantile = f64::from(percentile) / 100.0;
+                // The budget must not be what is measured.
+                engine.budget.ratio = 1.0;
+            }
+            Self::Plain | Self::Gated | Self::PowerOfTwo | Self::C3 => {}
+        }
     }
 }
 
 /// One policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BusyPolicy {
     /// The name in `--policies`, table and JSON.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// What it is, for people.
     pub about: &'static str,
     /// How each read is sent.
@@ -46,7 +64,7 @@ pub struct BusyPolicy {
 }
 
 const fn policy(name: &'static str, about: &'static str, read: ReadPolicy, client: ClientKind) -> BusyPolicy {
-    BusyPolicy { name, about, read, client }
+    BusyPolicy { name: Cow::Borrowed(name), about, read, client }
 }
 
 const fn rescued(read: ReadPolicy) -> ReadPolicy {
@@ -54,7 +72,7 @@ const fn rescued(read: ReadPolicy) -> ReadPolicy {
 }
 
 /// Every policy there is, in the order of reports.
-pub const POLICIES: [BusyPolicy; 9] = [
+pub const POLICIES: [BusyPolicy; 11] = [
     policy("untied", "one copy to a random replica", ReadPolicy::UNTIED, ClientKind::Plain),
     policy(
         "p2c",
@@ -63,7 +81,19 @@ pub const POLICIES: [BusyPolicy; 9] = [
         ClientKind::PowerOfTwo,
     ),
     policy("c3", "one copy by C3's cubic score", ReadPolicy::UNTIED, ClientKind::C3),
+    policy(
+        "duplicate",
+        "two untied copies at once, none withdrawn or paid for",
+        ReadPolicy::DUPLICATE,
+        ClientKind::Plain,
+    ),
     policy("hedged", "a second copy at the p95, from a budget of 5 %", ReadPolicy::HEDGED, ClientKind::Plain),
+    policy(
+        "hedged-unbudgeted",
+        "a second copy whenever no answer came, none withdrawn or paid for",
+        ReadPolicy::HEDGED_UNBUDGETED,
+        ClientKind::Plain,
+    ),
     policy("tied2", "two tied copies", ReadPolicy::TIED2, ClientKind::Plain),
     policy("tied3", "three tied copies", ReadPolicy::TIED3, ClientKind::Plain),
     policy(
@@ -94,7 +124,8 @@ pub struct BadPolicy {
     all: String,
 }
 
-/// The policies of a list of names; `all` stands for all.
+/// The policies of a list of names; `all` stands for all. `tied2@400us` is tied2 with a fixed tie delay, `hedged@p90`
+/// hedges at the p90, as often as it takes (budget of 100 %): for sweeps.
 ///
 /// # Errors
 /// Names what is no policy.
@@ -103,12 +134,27 @@ pub fn named(names: &str) -> Result<Vec<BusyPolicy>, BadPolicy> {
         return Ok(POLICIES.to_vec());
     }
     let find = |name: &str| {
-        POLICIES
-            .into_iter()
-            .find(|policy| policy.name == name)
-            .ok_or_else(|| BadPolicy { text: name.to_owned(), all: POLICIES.map(|policy| policy.name).join(", ") })
+        let plain = POLICIES.into_iter().find(|policy| policy.name == name);
+        plain.or_else(|| swept(name)).ok_or_else(|| BadPolicy {
+            text: name.to_owned(),
+            all: POLICIES.map(|policy| policy.name.into_owned()).join(", ") + ", tied2@400us, hedged@p90",
+        })
     };
     names.split(',').filter(|name| !name.is_empty()).map(find).collect()
+}
+
+/// A policy with one setting of its own.
+fn swept(name: &str) -> Option<BusyPolicy> {
+    let (plain, setting) = name.split_once('@')?;
+    let policy = POLICIES.into_iter().find(|policy| policy.name == plain)?;
+    let client = match (policy.read.width(), setting.strip_suffix("us"), setting.strip_prefix('p')) {
+        (2.., Some(micros), _) => ClientKind::TieDelay(micros.parse().ok().filter(|micros| *micros <= 1_000_000)?),
+        (1, _, Some(percentile)) if policy.read.hedge() => {
+            ClientKind::HedgeAt(percentile.parse().ok().filter(|percentile| (1..=99).contains(percentile))?)
+        }
+        _ => return None,
+    };
+    Some(BusyPolicy { name: Cow::Owned(name.to_owned()), client, ..policy })
 }
 
 #[cfg(test)]
@@ -119,6 +165,9 @@ mod tests {
     fn names_are_found_and_the_gate_belongs_to_the_default() {
         assert_eq!(named("untied,tied2").unwrap().len(), 2);
         assert!(named("tied9").unwrap_err().to_string().contains("`tied9`"));
+        let swept = named("tied2@0us,tied3@400us,hedged@p90").unwrap();
+        assert_eq!(swept[1].client, ClientKind::TieDelay(400));
+        assert!(named("untied@400us").is_err() && named("tied2@p90").is_err());
         let mut config = Config::new(["localhost:1"], "certs");
         for policy in POLICIES {
             policy.client.set(&mut config);

@@ -4,7 +4,7 @@
 use super::policy::BusyPolicy;
 use super::quantiles::Pool;
 use super::sample::{Sample, Tick};
-use super::scene::{BusyScene, SERVICE_US};
+use super::scene::BusyScene;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -56,6 +56,9 @@ pub struct BusyRow {
     pub p99_ratio_to_own_idle: Option<f64>,
     /// Reads slower than three mean service times, percent.
     pub slow_share_pct: f64,
+    /// Of reads that other nodes were asked for within 5 ms of a slow untied one, the slow ones, percent: P(B slow given
+    /// that A is).
+    pub slow_given_slow_pct: Option<f64>,
     /// Queue wait of the copies whose answer was used, median.
     pub queue_wait_p50_us: u64,
     /// Its 99th percentile.
@@ -186,12 +189,17 @@ impl BusyRow {
         let mut crossings: Vec<u64> = samples.iter().flat_map(|sample| sample.crossings.iter().copied()).collect();
         crossings.sort_unstable();
         let mut row = Self {
-            scene: scene.name.to_owned(),
-            policy: policy.name.to_owned(),
+            scene: scene.name.to_string(),
+            policy: policy.name.to_string(),
             repeats: samples.len() as u32,
             reads,
             errors,
-            completeness_pct: percent(reads - errors, reads),
+            completeness_pct: match scene.fan {
+                None => percent(reads - errors, reads),
+                Some(_) => {
+                    samples.iter().map(|sample| sample.answered_shares).sum::<f64>() * 100.0 / reads.max(1) as f64
+                }
+            },
             p50_us: pool.quantile(0.5),
             p90_us: pool.quantile(0.9),
             p95_us: pool.quantile(0.95),
@@ -203,7 +211,8 @@ impl BusyRow {
             p90_interval_us: pool.interval(0.9),
             p99_interval_us: pool.interval(0.99),
             p999_interval_us: pool.interval(0.999),
-            slow_share_pct: pool.share_above(3 * SERVICE_US),
+            slow_share_pct: pool.share_above(3 * scene.service_us),
+            slow_given_slow_pct: slow_given_slow(samples),
             queue_wait_p50_us: waits.quantile(0.5).unwrap_or(0),
             queue_wait_p99_us: waits.quantile(0.99).unwrap_or(0),
             client_wait_p99_us: client.quantile(0.99).unwrap_or(0),
@@ -257,9 +266,14 @@ pub fn relate(rows: &mut [BusyRow]) {
     let find = |scene: &str, policy: &str| {
         rows.iter().find(|row| row.scene == scene && row.policy == policy).map(BusyRow::quantiles)
     };
-    let idle = find("idle", "untied");
-    let own: Vec<_> = rows.iter().map(|row| find("idle", &row.policy)).collect();
-    for (row, own) in rows.iter_mut().zip(own) {
+    let bases: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            let idle = BusyScene::idle_of(&row.scene);
+            (find(&idle, "untied"), find(&idle, &row.policy))
+        })
+        .collect();
+    for (row, (idle, own)) in rows.iter_mut().zip(bases) {
         // Reads from memory have another idle.
         if row.scene == "in-memory" {
             continue;
@@ -275,6 +289,11 @@ fn over(own: [Option<u64>; 4], base: [Option<u64>; 4]) -> [Option<f64>; 4] {
 
 fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+}
+
+fn slow_given_slow(samples: &[Sample]) -> Option<f64> {
+    let sum = |index: usize| samples.iter().map(|sample| sample.slow_pairs[index]).sum::<u64>();
+    (sum(1) >= 100).then(|| percent(sum(0), sum(1)))
 }
 
 fn own_p99(sample: &Sample) -> Option<u64> {

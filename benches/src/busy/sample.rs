@@ -15,6 +15,8 @@ pub struct Sample {
     pub reads: u64,
     /// Of these, reads without the right value.
     pub errors: u64,
+    /// Sum over calls for many keys of the share that was answered; 0 for reads.
+    pub answered_shares: f64,
     /// The first error, for people.
     pub first_error: Option<String>,
     /// (Second of the measured time, latency) of every good counted read.
@@ -25,6 +27,8 @@ pub struct Sample {
     pub client_wait: Histogram<u64>,
     /// Latency less queue wait and service time of reads that the first copy won: two crossings; sorted.
     pub crossings: Vec<u64>,
+    /// Of pairs of untied reads on two nodes at the same time, the first of them slow: both slow, and all.
+    pub slow_pairs: [u64; 2],
     /// Tie delays in force.
     pub tie_delay: Histogram<u64>,
     /// Tie delays as they came out.

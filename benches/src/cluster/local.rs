@@ -43,6 +43,11 @@ pub struct ClusterSpec {
     pub relays: Vec<(u64, Way)>,
     /// Loopback address of all nodes. Default 127.0.0.1.
     pub host: IpAddr,
+    /// All nodes are known by other ports than those they listen on, and the caller relays between them
+    /// ([`LocalCluster::known`]). Not together with `relays`. Default no.
+    pub relayed_by_caller: bool,
+    /// Further variables of every node's environment. Default none.
+    pub environment: Vec<(String, String)>,
 }
 
 impl ClusterSpec {
@@ -64,6 +69,8 @@ impl ClusterSpec {
             client_name: "demo".to_owned(),
             relays: Vec::new(),
             host: Ipv4Addr::LOCALHOST.into(),
+            relayed_by_caller: false,
+            environment: Vec::new(),
         }
     }
 }
@@ -163,10 +170,11 @@ impl LocalNode {
         self.process.as_ref().map(ServerProcess::pid)
     }
 
-    fn spawn(&mut self, binary: &Path) -> Result<(), ClusterError> {
+    fn spawn(&mut self, spec: &ClusterSpec) -> Result<(), ClusterError> {
+        let binary = &spec.binary;
         let arguments =
             ["start", "--config", &self.config.to_string_lossy(), "--until-stdin-closes"].map(str::to_owned);
-        let process = ServerProcess::spawn(binary, &arguments, &self.log);
+        let process = ServerProcess::spawn(binary, &arguments, &spec.environment, &self.log);
         self.process = Some(process.map_err(system(format!("starting {}", binary.display())))?);
         Ok(())
     }
@@ -228,10 +236,12 @@ impl LocalCluster {
         let folder = tempfile::Builder::new().prefix("tiedkv-").tempdir().map_err(system("temporary folder"))?;
         let authority = Authority::create(&folder.path().join("certs"))?;
         authority.issue_operator("client", &spec.client_name)?;
-        let ports = free_ports(spec.nodes + spec.relays.len(), spec.host, &mut rand::rng());
+        let more = if spec.relayed_by_caller { spec.nodes } else { spec.relays.len() };
+        let ports = free_ports(spec.nodes + more, spec.host, &mut rand::rng());
         let ports = ports.ok_or(ClusterError::Ports(spec.host))?;
         let (real, relayed) = ports.split_at(spec.nodes);
-        let mut known: Vec<(NodeId, Ports)> = (1..).map(NodeId).zip(real.iter().copied()).collect();
+        let dialled = if spec.relayed_by_caller { relayed } else { real };
+        let mut known: Vec<(NodeId, Ports)> = (1..).map(NodeId).zip(dialled.iter().copied()).collect();
         let mut relays = Vec::new();
         for ((node, way), ports) in spec.relays.iter().zip(relayed) {
             if let Some((_, place)) = known.iter_mut().find(|(id, _)| id.0 == *node) {
@@ -247,7 +257,7 @@ impl LocalCluster {
             local.nodes.push(node);
         }
         for node in &mut local.nodes {
-            node.spawn(&local.spec.binary)?;
+            node.spawn(&local.spec)?;
         }
         Ok(local)
     }
@@ -292,6 +302,11 @@ impl LocalCluster {
     pub fn url(&self) -> String {
         let seeds: Vec<String> = self.known.iter().map(|(_, ports)| ports.client().to_string()).collect();
         format!("tiedkv://{}/?certs={}", seeds.join(","), percent_encoded(&self.certs().to_string_lossy()))
+    }
+
+    /// The ports by which each node is known to the others and to clients.
+    pub fn known(&self) -> &[(NodeId, Ports)] {
+        &self.known
     }
 
     /// Waits until every running node says that it is ready.
@@ -410,10 +425,10 @@ impl LocalCluster {
     /// # Errors
     /// When it cannot be started. Does not wait until it is ready: see [`Self::wait_ready`].
     pub fn restart(&mut self, node: NodeId) -> Result<(), ClusterError> {
-        let binary = self.spec.binary.clone();
+        let spec = self.spec.clone();
         let local = self.local(node)?;
         local.process = None;
-        local.spawn(&binary)
+        local.spawn(&spec)
     }
 
     /// Makes one more node (certificate, folder, ports, settings that name all nodes and itself) and starts it. It is
@@ -429,7 +444,7 @@ impl LocalCluster {
         let ports = found.ok_or(ClusterError::Ports(host))?;
         self.known.push((id, ports));
         let mut node = self.place(id, ports, &self.known)?;
-        node.spawn(&self.spec.binary)?;
+        node.spawn(&self.spec)?;
         self.nodes.push(node);
         Ok(id)
     }

@@ -26,11 +26,16 @@ pub struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts `binary` with `arguments`; its output is appended to `log`.
+    /// Starts `binary` with `arguments` and further variables of the environment; its output is appended to `log`.
     ///
     /// # Errors
     /// When the binary cannot be started or the log not be opened.
-    pub fn spawn(binary: &Path, arguments: &[String], log: &Path) -> io::Result<Self> {
+    pub fn spawn(
+        binary: &Path,
+        arguments: &[String],
+        environment: &[(String, String)],
+        log: &Path,
+    ) -> io::Result<Self> {
         let output = File::options().create(true).append(true).open(log)?;
         let mut command = Command::new(binary);
         // Settings come from the arguments alone, whatever the parent's environment says.
@@ -39,6 +44,7 @@ impl ServerProcess {
         }
         let child = command
             .args(arguments)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(output.try_clone()?)
             .stderr(output)
@@ -126,7 +132,7 @@ mod tests {
 
     fn shell(script: &str, folder: &Path) -> ServerProcess {
         let arguments = ["-c".to_owned(), script.to_owned()];
-        ServerProcess::spawn(Path::new("/bin/sh"), &arguments, &folder.join("log")).unwrap()
+        ServerProcess::spawn(Path::new("/bin/sh"), &arguments, &[], &folder.join("log")).unwrap()
     }
 
     fn runs(pid: u32) -> bool {

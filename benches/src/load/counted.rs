@@ -51,7 +51,7 @@ pub struct Counted {
     pub joined: Joined,
 }
 
-/// Plays `plan` while `events` runs; `gone` are nodes that will not answer any more when it is over.
+/// Plays `plan` while `events` runs (dropped when the plan is over); `gone` are nodes that will not answer any more when it is over.
 ///
 /// # Errors
 /// When a node does not answer, the plan cannot be kept, or an event fails. Failed reads are counted.
@@ -71,8 +71,19 @@ pub async fn play_counted(
     let (cancels, stats) = (left.cancels_sent().await?, client.stats());
     let (cpu_own, cpu_servers) = (cpu::own(), cpu_of(server_pids));
     let watch = Watch::start();
-    let (outcome, events) = tokio::join!(play(views, plan, progress), events);
-    let (outcome, ()) = (outcome?, events?);
+    let mut played = std::pin::pin!(play(views, plan, progress));
+    let mut events = std::pin::pin!(events);
+    let mut over = false;
+    // What goes on for as long as the scene does has no end of its own.
+    let outcome = loop {
+        tokio::select! {
+            outcome = &mut played => break outcome?,
+            event = &mut events, if !over => {
+                event?;
+                over = true;
+            }
+        }
+    };
     let machine = watch.end();
     let cpu_client = cpu::own().saturating_sub(cpu_own);
     let cpu_servers = spent(&cpu_servers, &cpu_of(server_pids));
@@ -91,7 +102,7 @@ pub async fn play_counted(
         cpu_client,
         cpu_servers,
         machine,
-        joined: join(&records, &outcome.winners),
+        joined: join(&records, plan.fan.is_none().then_some(&outcome.winners)),
         records,
         outcome,
     })

@@ -40,16 +40,23 @@ impl Joined {
 
 /// Joins the records of all nodes. Of the reads in `winners` all copies count; records of other reads (warm-up,
 /// other clients) do not.
-pub fn join(nodes: &[(NodeId, Vec<StartRecord>)], winners: &Winners) -> Joined {
+///
+/// Without winners (calls for many keys) all records count, and what was not answered is wasted: an answer that came
+/// second is not seen.
+pub fn join(nodes: &[(NodeId, Vec<StartRecord>)], winners: Option<&Winners>) -> Joined {
     let mut joined = Joined::default();
     let mut ties: HashMap<(CallerId, TieId), u64> = HashMap::new();
     for (node, records) in nodes {
         for record in records {
-            let Some(winner) = winners.get(&record.read) else { continue };
+            let winner = winners.map(|winners| winners.get(&record.read));
+            if winner == Some(None) {
+                continue;
+            }
+            let lost = winner.flatten().is_some_and(|winner| winner != node);
             joined.started += 1;
             let service_us = record.ended_us.saturating_sub(record.started_us);
             joined.service_us += service_us;
-            if winner != node || record.end != CopyEnd::Answered {
+            if lost || record.end != CopyEnd::Answered {
                 match record.kind {
                     CopyKind::Hedge | CopyKind::Rescue | CopyKind::Shadow => joined.wasted_extra_us += service_us,
                     CopyKind::First | CopyKind::Tied | CopyKind::Retry => joined.wasted_us += service_us,
@@ -93,7 +100,7 @@ mod tests {
             vec![record(1, Some((7, 0)), 5_000, CopyEnd::Answered), record(2, None, 4_000, CopyEnd::Answered)];
         let second = vec![record(1, Some((7, 1)), 100, CopyEnd::Yielded)];
         let winners = Winners::from([(ReadId(1), NodeId(1)), (ReadId(2), NodeId(1))]);
-        let joined = join(&[(NodeId(1), first), (NodeId(2), second)], &winners);
+        let joined = join(&[(NodeId(1), first), (NodeId(2), second)], Some(&winners));
         assert_eq!((joined.started, joined.duplicates), (3, 1));
         assert_eq!((joined.service_us, joined.wasted_us), (9_100, 100));
         assert!((joined.duplicates_pct() - 33.33).abs() < 0.01);
@@ -104,13 +111,13 @@ mod tests {
         let first = vec![record(1, Some((7, 0)), 5_000, CopyEnd::Answered)];
         let second = vec![record(1, Some((7, 1)), 6_000, CopyEnd::Answered)];
         let winners = Winners::from([(ReadId(1), NodeId(2))]);
-        let joined = join(&[(NodeId(1), first), (NodeId(2), second)], &winners);
+        let joined = join(&[(NodeId(1), first), (NodeId(2), second)], Some(&winners));
         assert_eq!((joined.duplicates, joined.wasted_us), (1, 5_000));
     }
 
     #[test]
     fn records_of_uncounted_reads_are_left_out() {
-        let joined = join(&[(NodeId(1), vec![record(9, None, 5_000, CopyEnd::Answered)])], &Winners::new());
+        let joined = join(&[(NodeId(1), vec![record(9, None, 5_000, CopyEnd::Answered)])], Some(&Winners::new()));
         assert_eq!(joined, Joined::default());
     }
 }

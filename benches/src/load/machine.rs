@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn shares_are_those_of_the_time_between() {
         let from = Ticks::parse("cpu  10 0 10 80 0 0 0 0 0 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n").unwrap();
-        let to = Ticks::parse("cpu  40 5 20 120 10 0 5 10 0 0\n").unwrap();
+        let to = Ticks::parse("cpu  35 5 15 120 10 0 5 10 0 0\n").unwrap();
         let machine = to.since(from);
         assert_eq!((machine.busy_pct, machine.steal_pct), (40.0, 10.0));
         assert!(machine.is_disturbed());

@@ -10,6 +10,7 @@ use super::send_timer::SendTimer;
 use super::workload::Workload;
 use crate::clock;
 use anyhow::{Context, Result, bail};
+use bytes::Bytes;
 use hdrhistogram::Histogram;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -48,7 +49,21 @@ pub struct OpenLoop {
     pub deadline: Duration,
     /// Keys and their values.
     pub workload: Workload,
+    /// Each is a call for many keys instead of one read.
+    pub fan: Option<Fan>,
 }
+
+/// A call for many keys.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fan {
+    /// Keys of one call.
+    pub width: u64,
+    /// Share of keys that is enough from [`ENOUGH_AFTER`] on; 1.0: all.
+    pub share: f64,
+}
+
+/// When a partial answer may end a call.
+pub const ENOUGH_AFTER: Duration = Duration::from_millis(20);
 
 /// What came of it. Times in microseconds.
 #[derive(Debug)]
@@ -82,6 +97,8 @@ pub struct Outcome {
     pub winners: Winners,
     /// Every read that was sent, in the order of the ends.
     pub trace: Vec<Traced>,
+    /// Sum over calls for many keys of the share that was answered.
+    pub answered_shares: f64,
 }
 
 /// One read as the open loop saw it.
@@ -107,7 +124,14 @@ pub struct Traced {
 struct Done {
     arrival: Arrival,
     latency: Duration,
-    result: Result<Read, tiedkv_client::Error>,
+    ended: Ended,
+}
+
+/// How a read or call ended.
+#[expect(clippy::large_enum_variant, reason = "nearly all are reads, and each is moved once")]
+enum Ended {
+    Read(Result<Read, tiedkv_client::Error>),
+    Many(Result<f64, String>),
 }
 
 /// Plays the plan over `views`; `progress` is told the time played so far, a few times a second.
@@ -140,12 +164,21 @@ pub async fn play(views: &[View], plan: &OpenLoop, mut progress: impl FnMut(Dura
             planned: Some(start_moment + arrival.at),
             ..ReadOptions::default()
         };
-        let (view, key) = (views[arrival.view].clone(), plan.workload.key(arrival.key));
+        let view = views[arrival.view].clone();
         outcome.sent += 1;
-        out.spawn(async move {
-            let result = view.get_with(key, options).await;
-            Done { arrival, latency: start.elapsed().saturating_sub(arrival.at), result }
-        });
+        if let Some(fan) = plan.fan {
+            let keys = keys_of(arrival, fan, plan.workload);
+            out.spawn(async move {
+                let ended = Ended::Many(call(&view, keys, options, fan).await);
+                Done { arrival, latency: start.elapsed().saturating_sub(arrival.at), ended }
+            });
+        } else {
+            let key = plan.workload.key(arrival.key);
+            out.spawn(async move {
+                let ended = Ended::Read(view.get_with(key, options).await);
+                Done { arrival, latency: start.elapsed().saturating_sub(arrival.at), ended }
+            });
+        }
         while let Some(done) = out.try_join_next() {
             outcome.add(done.context("a read was lost")?, plan);
         }
@@ -182,6 +215,7 @@ impl Outcome {
             won_by_later_copy: 0,
             winners: Winners::new(),
             trace: Vec::new(),
+            answered_shares: 0.0,
         })
     }
 
@@ -213,9 +247,14 @@ impl Outcome {
             return;
         }
         self.reads += 1;
-        match done.result {
-            Ok(read) => self.add_read(read, done.arrival, done.latency, right),
-            Err(error) => self.add_error(|| error.to_string()),
+        match done.ended {
+            Ended::Read(Ok(read)) => self.add_read(read, done.arrival, done.latency, right),
+            Ended::Read(Err(error)) => self.add_error(|| error.to_string()),
+            Ended::Many(Ok(share)) => {
+                self.answered_shares += share;
+                record(&mut self.latency, done.latency);
+            }
+            Ended::Many(Err(error)) => self.add_error(|| error),
         }
     }
 
@@ -250,13 +289,33 @@ impl Outcome {
     }
 }
 
+/// Distinct keys, spread over the workload.
+fn keys_of(arrival: Arrival, fan: Fan, workload: Workload) -> Vec<Bytes> {
+    // A prime: no two of fewer than `count` steps meet.
+    const STEP: u64 = 7_919;
+    (0..fan.width.min(workload.count))
+        .map(|index| workload.key((arrival.key + index * STEP) % workload.count.max(1)))
+        .collect()
+}
+
+/// One call; the share of keys that were answered.
+async fn call(view: &View, keys: Vec<Bytes>, options: ReadOptions, fan: Fan) -> Result<f64, String> {
+    let call = view.multi_get(keys).with(options);
+    if fan.share < 1.0 {
+        let read = call.partial(fan.share, ENOUGH_AFTER).send().await.map_err(|error| error.to_string())?;
+        return Ok(read.completeness);
+    }
+    let read = call.send().await.map_err(|error| error.to_string())?;
+    if read.values.iter().all(Option::is_some) { Ok(1.0) } else { Err("a key is absent".to_owned()) }
+}
+
 fn is_right(read: &Read, arrival: Arrival, plan: &OpenLoop) -> bool {
     let wanted = plan.workload.value(arrival.key);
     read.value.as_ref().is_some_and(|value| value.value == wanted)
 }
 
 fn traced(done: &Done, plan: &OpenLoop, counted: bool) -> Traced {
-    let Done { arrival, latency, result } = done;
+    let Done { arrival, latency, ended } = done;
     let blank = Traced {
         at: arrival.at,
         latency: None,
@@ -266,7 +325,11 @@ fn traced(done: &Done, plan: &OpenLoop, counted: bool) -> Traced {
         crossings: None,
         counted,
     };
-    let Ok(read) = result else { return blank };
+    let read = match ended {
+        Ended::Read(Ok(read)) => read,
+        Ended::Many(Ok(_)) => return Traced { latency: Some(*latency), ..blank },
+        Ended::Read(Err(_)) | Ended::Many(Err(_)) => return blank,
+    };
     let report = &read.report;
     let first = report.kind == CopyKind::First;
     Traced {

@@ -4,6 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
+use tiedkv_protocol::atomic::{Atomic, WriteDetail};
 use tiedkv_protocol::codec;
 use tiedkv_protocol::{hello, request, response};
 
@@ -18,7 +19,7 @@ fn again<T: Serialize + DeserializeOwned + Debug>(bytes: &[u8]) {
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (kind, bytes) = input;
-    match kind % 12 {
+    match kind % 14 {
         0 => again::<hello::Hello>(bytes),
         1 => again::<hello::Welcome>(bytes),
         2 => again::<hello::Notice>(bytes),
@@ -30,6 +31,19 @@ fuzz_target!(|input: (u8, &[u8])| {
         8 => again::<response::ReadReply>(bytes),
         9 => again::<response::WriteReply>(bytes),
         10 => again::<response::Pong>(bytes),
-        _ => again::<response::AdminReply>(bytes),
+        11 => again::<response::AdminReply>(bytes),
+        // What travels in payloads.
+        12 => {
+            if let Ok(atomic) = Atomic::decode(bytes) {
+                let written = atomic.encode().expect("what fits when read fits when written");
+                assert_eq!(Atomic::decode(&written).expect("what was written is read"), atomic);
+            }
+        }
+        _ => {
+            if let Ok(Some(detail)) = WriteDetail::decode(bytes) {
+                let written = detail.encode().expect("what fits when read fits when written");
+                assert_eq!(WriteDetail::decode(&written).expect("what was written is read"), Some(detail));
+            }
+        }
     }
 });

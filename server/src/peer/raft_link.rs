@@ -53,11 +53,13 @@ pub enum StreamKind {
     Snapshot = 7,
     /// One question whether the peer's log has begun.
     State = 8,
+    /// One question for the peer's wall clock.
+    Clock = 9,
 }
 
 impl StreamKind {
     fn from_number(number: u8) -> Option<Self> {
-        const ALL: [StreamKind; 8] = [
+        const ALL: [StreamKind; 9] = [
             StreamKind::Hello,
             StreamKind::Append,
             StreamKind::Vote,
@@ -66,6 +68,7 @@ impl StreamKind {
             StreamKind::ReadIndex,
             StreamKind::Snapshot,
             StreamKind::State,
+            StreamKind::Clock,
         ];
         ALL.into_iter().find(|kind| *kind as u8 == number)
     }

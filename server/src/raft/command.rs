@@ -4,12 +4,12 @@
 
 use crate::raft::outcomes::Repeat;
 use crate::raft::types::{Answer, Change, Command, WriteKey, digest};
-use crate::storage::atomic::{Judgement, judge, repeat_applied, repeat_refused};
+use crate::storage::atomic::{Judgement, Now, judge, repeat_applied, repeat_refused};
 use crate::storage::state_store::{Mutation, StorageError, Stored};
 use bytes::Bytes;
 use tiedkv_protocol::atomic::{Atomic, WriteDetail};
 use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::ids::{CallerId, Position, SHARD_ZERO, Version};
+use tiedkv_protocol::ids::{CallerId, Position, SHARD_ZERO};
 use tiedkv_protocol::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use tiedkv_protocol::request::{WriteOperation, WriteRequest};
 use tiedkv_protocol::response::{Failure, Written};
@@ -108,10 +108,11 @@ pub fn settled(answer: Answer, position: Position) -> Settled {
 /// When the state cannot be read.
 pub fn judged(
     atomic: Atomic,
-    version: Version,
+    now: Now,
     state: impl Fn(&[u8]) -> Result<Option<Stored>, StorageError>,
 ) -> Result<(Vec<Mutation>, Answer), StorageError> {
-    Ok(match judge(atomic, state)? {
+    let version = now.version;
+    Ok(match judge(atomic, now, state)? {
         Judgement::Refuse(unmet) => (Vec::new(), Answer::Unmet(unmet)),
         Judgement::Apply { mutations, numbers } if numbers.is_empty() => (mutations, Answer::Applied(version)),
         Judgement::Apply { mutations, numbers } => {
@@ -127,6 +128,7 @@ pub fn judged(
 pub fn repeated(
     change: &Change,
     repeat: Repeat,
+    now: Now,
     state: impl Fn(&[u8]) -> Result<Option<Stored>, StorageError>,
 ) -> Result<Answer, StorageError> {
     match (repeat, change) {
@@ -138,7 +140,9 @@ pub fn repeated(
             })
         }
         (Repeat::Applied(version), _) => Ok(Answer::Repeated(version)),
-        (Repeat::Refused(code), Change::Atomic(atomic)) => repeat_refused(atomic, code, state).map(Answer::Unmet),
+        (Repeat::Refused(code), Change::Atomic(atomic)) => {
+            repeat_refused(atomic, code, now, state).map(Answer::Unmet)
+        }
         // Nothing else can be refused by the state.
         (Repeat::Refused(code), _) => Ok(Answer::Refused(code)),
     }

@@ -6,6 +6,7 @@
 
 use crate::peer::hello::Incarnations;
 use crate::peer::raft_link::RaftLink;
+use crate::raft::disk_space::DiskSpace;
 use crate::raft::folder::{Folder, FolderError};
 use crate::raft::log_store::LogStore;
 use crate::raft::membership;
@@ -103,6 +104,8 @@ pub struct GroupConfig {
     pub store: StoreSettings,
     /// Buffers of the peer port's socket, bytes; default 2 MiB.
     pub udp_buffer_bytes: usize,
+    /// Writes are refused while the disk has less than this free, bytes; default 128 MiB: two journals of the store.
+    pub disk_reserve_bytes: u64,
 }
 
 impl GroupConfig {
@@ -123,6 +126,7 @@ impl GroupConfig {
             outcomes: OutcomeLimits::default(),
             store: StoreSettings::default(),
             udp_buffer_bytes: 2 << 20,
+            disk_reserve_bytes: 128 << 20,
         }
     }
 }
@@ -256,6 +260,11 @@ impl Group {
     /// The replica's data.
     pub fn store(&self) -> &Arc<FjallStore> {
         &self.store
+    }
+
+    /// The room left on this replica's disk.
+    pub fn disk(&self) -> &DiskSpace {
+        self.writes.disk()
     }
 
     /// Asks for the positions of linearizable reads.
@@ -418,6 +427,10 @@ impl Drop for Group {
 #[cfg(test)]
 #[path = "group_test.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "group_time_test.rs"]
+mod time_tests;
 
 #[cfg(test)]
 #[path = "group_life_test.rs"]

@@ -27,6 +27,8 @@ fn a_follower_far_behind_gets_a_snapshot_while_the_others_serve() {
     let mut cluster = Cluster::start(often);
     let leader = cluster.leader();
     fill(&cluster, 100, "first");
+    let once = put("once", 9_999_999);
+    let first = cluster.write(leader, once.clone(), "1").unwrap();
     let behind = (leader + 1) % 3;
     cluster.groups[behind] = None;
     let generation = || cluster.group((leader + 2) % 3).store().current().generation();
@@ -51,6 +53,15 @@ fn a_follower_far_behind_gets_a_snapshot_while_the_others_serve() {
     };
     cluster.applied(leader, last);
     assert_eq!(all(behind), all(leader));
+    // What became of earlier writes came with it: it answers a repeat when it leads.
+    eventually("it leads", || {
+        let (leader, heir) = (cluster.leader(), Some(cluster.members[behind].node));
+        let wait = Duration::from_secs(5);
+        (leader == behind || cluster.runtime.block_on(cluster.group(leader).transfer_leader(heir, wait)).is_ok())
+            .then_some(())
+    });
+    let again = eventually("the repeat", || cluster.write(behind, once.clone(), "1").ok());
+    assert_eq!((again.version, again.repeated), (first.version, true));
     // It survives its own restart, and takes part again.
     cluster.groups[behind] = None;
     cluster.boot(behind);

@@ -214,6 +214,36 @@ fn a_refused_compare_and_set_shows_the_state_and_stays_refused_on_a_new_leader()
 }
 
 #[test]
+fn a_replica_that_is_cut_off_knows_it_and_one_that_is_in_contact_too() {
+    let mut cluster = Cluster::start(|_| ());
+    let leader = cluster.leader();
+    cluster.put("a", "1");
+    let lost = |cluster: &Cluster, index: usize| cluster.group(index).read_barrier().cut_off();
+    assert_eq!((0..3).map(|index| lost(&cluster, index)).collect::<Vec<_>>(), [None; 3]);
+    let follower = (leader + 1) % 3;
+    (0..3).filter(|index| *index != follower).for_each(|index| cluster.groups[index] = None);
+    eventually("the follower sees that it is alone", || lost(&cluster, follower));
+    (0..3).filter(|index| *index != follower).for_each(|index| cluster.boot(index));
+    eventually("it is in contact again", || lost(&cluster, follower).is_none().then_some(()));
+}
+
+#[test]
+fn a_full_disk_refuses_writes_reads_go_on_and_freed_space_heals() {
+    let cluster = Cluster::start(|_| ());
+    cluster.put("a", "1");
+    let leader = cluster.leader();
+    let write = || cluster.write(leader, put("a", cluster.next()), "2");
+    cluster.group(leader).disk().set_reserve(u64::MAX);
+    let refused = eventually("writes are refused", || write().err());
+    assert_eq!(refused.code, ErrorCode::DiskFull);
+    assert!(refused.retry_after_us > 0 && refused.message.contains("bytes left"), "{}", refused.message);
+    assert!(cluster.get(leader, "a").is_some());
+    assert_eq!(cluster.group(leader).read_barrier().cut_off(), None);
+    cluster.group(leader).disk().set_reserve(0);
+    eventually("writes are taken again", || write().ok());
+}
+
+#[test]
 fn writes_go_on_without_the_leader_and_nothing_acknowledged_is_lost() {
     let mut cluster = Cluster::start(|_| ());
     let leader = cluster.leader();

@@ -127,6 +127,17 @@ fn a_torn_tail_is_dropped_and_a_damaged_middle_is_an_error() {
 }
 
 #[test]
+fn a_vote_is_on_disk_before_it_is_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = LogStore::open(folder.path()).unwrap();
+    run(async {
+        let before = log.counters().syncs;
+        log.save_vote(&Vote { leader_id: LeaderId { term: 9, node_id: 3 }, committed: false }).await.unwrap();
+        assert!(log.counters().syncs > before);
+    });
+}
+
+#[test]
 fn nothing_is_acknowledged_after_a_failed_write() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = LogStore::open(folder.path()).unwrap();

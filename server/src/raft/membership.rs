@@ -17,10 +17,13 @@ use tiedkv_protocol::hello::{Member, Topology, members_bytes};
 use tiedkv_protocol::ids::{NodeId, SHARD_ZERO};
 use tiedkv_protocol::limits::{MEMBERS_BYTES_MAX, MEMBERS_MAX};
 use tiedkv_protocol::response::Failure;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// A voter counts as alive if it acknowledged something within this time: ten heartbeats.
 pub(super) const HEARD_WITHIN: Duration = Duration::from_secs(1);
+
+/// A quorum of those that would stay is waited for so long before a removal is refused.
+const HEAR_MAX: Duration = Duration::from_secs(3);
 
 /// The topology that metrics show. Its version grows with the term and the membership entry.
 pub(super) fn topology(metrics: &RaftServerMetrics<TypeConfig>) -> Topology {
@@ -128,10 +131,19 @@ pub(super) async fn remove(
     if staying.is_empty() {
         return Err(refused(format!("{node} is the last voter")));
     }
-    let alive = alive(raft, own);
-    let heard = staying.iter().filter(|voter| alive.contains(voter)).count();
     let quorum = staying.len() / 2 + 1;
-    if heard < quorum {
+    let heard = || {
+        let alive = alive(raft, own);
+        staying.iter().filter(|voter| alive.contains(voter)).count()
+    };
+    // A leader that has just been elected, or a busy machine, may not have heard from all that live.
+    let enough = async {
+        while heard() < quorum {
+            sleep(HEARD_WITHIN / 10).await;
+        }
+    };
+    if timeout(HEAR_MAX, enough).await.is_err() {
+        let heard = heard();
         return Err(refused(format!(
             "without {node} {} voters stay, {heard} of them are heard from and {quorum} are needed: the cluster would \
              lose its quorum. Bring a member back or add one first",

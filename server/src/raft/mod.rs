@@ -29,11 +29,15 @@
 //! | a value of the engine pins its block | `View::get` copies | comment there |
 
 pub mod command;
+pub mod contact;
+pub mod disk_space;
+pub mod expire;
 pub mod first_start;
 pub mod folder;
 pub mod group;
 pub mod log_codec;
 pub mod log_store;
+pub mod log_time;
 pub mod membership;
 pub mod network;
 pub mod outcomes;

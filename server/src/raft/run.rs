@@ -2,6 +2,9 @@
 
 use crate::peer::hello::{PEER_VERSION, PeerHello};
 use crate::peer::raft_link::{LinkError, RaftLink};
+use crate::raft::contact::{self, Contact};
+use crate::raft::disk_space::{self, DiskSpace};
+use crate::raft::expire::{Keeper, SharedTime};
 use crate::raft::first_start::{FirstMembers, first_start, state_of};
 use crate::raft::folder::Folder;
 use crate::raft::group::{GroupConfig, SnapshotSettings};
@@ -130,12 +133,16 @@ async fn start(
     let raft =
         Raft::new(own.0, raft_config, network, log.clone(), machine).await.map_err(|error| error.to_string())?;
     let first = FirstMembers::of(&config.members);
+    let (contact, installing) = (Arc::new(Contact::started()), Arc::new(Semaphore::new(1)));
     let service = GroupService {
         raft: raft.clone(),
         store: store.clone(),
-        installing: Arc::new(Semaphore::new(1)),
+        installing: installing.clone(),
         first: first.clone(),
+        contact: contact.clone(),
     };
+    let silence_max = config.timing.election_max;
+    tokio::spawn(contact::watch(contact.clone(), own, raft.clone(), installing, silence_max));
     tokio::spawn(link.clone().accept(Arc::new(service)));
     let (topology, leader) = watch_topology(&raft);
     let fatal = watch_fatal(&raft, &link);
@@ -143,8 +150,14 @@ async fn start(
     tokio::spawn(first_start(raft.clone(), link.clone(), own, config.members.clone(), first));
     tokio::spawn(watch_removals(members, link.clone(), folder, own));
     tokio::spawn(ask_to_be_told(raft.clone(), link.clone(), own));
-    let writes = WritePath::start(own, raft.clone(), leader, store.current().stamp_ms());
-    let barrier = Arc::new(RaftReadBarrier::start(own, raft.clone(), link.clone()));
+    let time = SharedTime::new(store.current().stamp_ms());
+    let disk = Arc::new(DiskSpace::new(config.disk_reserve_bytes));
+    tokio::spawn(disk_space::watch(disk.clone(), config.data_dir.clone()));
+    let writes = WritePath::start(own, raft.clone(), leader, disk, time.clone());
+    let keeper =
+        Keeper { own, link: link.clone(), store, writes: writes.clone(), topology: topology.clone(), time };
+    tokio::spawn(keeper.run());
+    let barrier = Arc::new(RaftReadBarrier::start(own, raft.clone(), link.clone(), contact));
     Ok(Started { raft, link, writes, barrier, topology, fatal })
 }
 

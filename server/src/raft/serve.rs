@@ -1,7 +1,9 @@
 //! Serves the streams that peers open to this node's Raft group.
 
+use crate::clock;
 use crate::peer::raft_link::{PeerService, Served, StreamKind};
 use crate::peer::stream::{StreamError, read_bytes, read_message, write_message};
+use crate::raft::contact::Contact;
 use crate::raft::first_start::{FirstMembers, FirstState};
 use crate::raft::read_barrier::read_index;
 use crate::raft::snapshot::{BLOCK_BYTES_MAX, stage};
@@ -33,6 +35,8 @@ pub struct GroupService {
     pub(super) installing: Arc<Semaphore>,
     /// The first members that this node was given.
     pub(super) first: FirstMembers,
+    /// Told whenever the leader speaks.
+    pub(super) contact: Arc<Contact>,
 }
 
 impl PeerService for GroupService {
@@ -57,10 +61,14 @@ fn fatal(error: impl std::fmt::Display) -> StreamError {
 impl GroupService {
     async fn append(&self, mut send: SendStream, recv: RecvStream) -> Result<(), StreamError> {
         // openraft reads ahead by 64 requests at most.
-        let requests = stream::unfold(Some(recv), |recv| async move {
+        let contact = self.contact.clone();
+        let requests = stream::unfold((Some(recv), contact), |(recv, contact)| async move {
             let mut recv = recv?;
             match read_message::<AppendEntriesRequest<TypeConfig>>(&mut recv).await {
-                Ok(Some(request)) => Some((request, Some(recv))),
+                Ok(Some(request)) => {
+                    contact.heard();
+                    Some((request, (Some(recv), contact)))
+                }
                 Ok(None) => None,
                 Err(error) => {
                     tracing::debug!(%error, "an append session ended");
@@ -104,6 +112,7 @@ impl GroupService {
                 let begun = self.raft.is_initialized().await.map_err(fatal)?;
                 write_message(&mut send, &FirstState { begun, members: self.first.clone() }).await?;
             }
+            StreamKind::Clock => write_message(&mut send, &(clock::unix_ns() / 1_000_000)).await?,
             StreamKind::Hello | StreamKind::Append | StreamKind::Snapshot => {}
         }
         let _gone = send.finish();

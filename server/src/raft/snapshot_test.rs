@@ -17,6 +17,7 @@ fn store(keys: u64) -> (tempfile::TempDir, Arc<FjallStore>) {
     let outcomes: Vec<_> = (1..=keys).map(|position| (Position(position), vec![1, 2, 3])).collect();
     let commit = Commit {
         mutations: &mutations,
+        swept: &[],
         outcomes: &outcomes,
         forgotten: Position(2),
         position: Position(keys),
@@ -104,6 +105,6 @@ fn bytes_of_a_snapshot_are_golden() {
     assert_eq!(hex(&blocks[4][..21]), GOLDEN_END);
 }
 
-const GOLDEN_HEADER: &str = "12000000010100000000004d020002fc40420f000300";
+const GOLDEN_HEADER: &str = "16000000010100000000004d020002fc40420f00030000000000";
 const GOLDEN_OUTCOMES: &str = "140000000308000000030000000000000000000003010203";
 const GOLDEN_END: &str = "310000000403000000000000000100000000000000";

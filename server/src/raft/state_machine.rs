@@ -10,6 +10,8 @@ use crate::raft::snapshot::Staged;
 use crate::raft::types::{
     Answer, Change, Command, Entry, LogId, Payload, SnapshotMeta, StoredMembership, TypeConfig,
 };
+use crate::storage::atomic::Now;
+use crate::storage::expiry::Expiry;
 use crate::storage::fjall_store::{Commit, FjallStore, Meta};
 use crate::storage::state_store::View as _;
 use crate::storage::state_store::{Mutation, StorageError, Stored};
@@ -130,6 +132,7 @@ impl StateMachine {
             limits,
             ceiling,
             members: member,
+            swept: None,
         };
         std::thread::Builder::new()
             .name("tiedkv-apply".to_owned())
@@ -249,6 +252,9 @@ struct Applier {
     announced: Option<LogId>,
     ceiling: watch::Sender<Ceiling>,
     members: watch::Sender<BTreeSet<u64>>,
+    /// Expiries up to here are removed: what was added later lies behind the log time of then. Spares the engine to
+    /// look through what it has deleted.
+    swept: Option<Expiry>,
 }
 
 /// One commit in the making.
@@ -259,6 +265,7 @@ struct Batch {
     latest: HashMap<Bytes, usize>,
     /// The state before this commit; opened by the first command that must see it.
     before: Option<Arc<FjallView>>,
+    swept: Vec<Expiry>,
     records: Vec<(Position, Vec<u8>)>,
     answers: Vec<(ApplyResponder<TypeConfig>, Answer)>,
     entries: usize,
@@ -267,20 +274,17 @@ struct Batch {
 
 impl Batch {
     fn change(&mut self, version: Version, mutation: Mutation) {
-        let (Mutation::Put { key, .. } | Mutation::Delete { key }) = &mutation;
-        self.latest.insert(key.clone(), self.mutations.len());
+        self.latest.insert(mutation.key().clone(), self.mutations.len());
         self.mutations.push((version, mutation));
     }
 
-    /// The state of a key as the next command sees it.
-    fn state(&self, before: &FjallView, key: &[u8]) -> Result<Option<Stored>, StorageError> {
-        match self.latest.get(key).map(|index| &self.mutations[*index]) {
-            Some((version, Mutation::Put { value, .. })) => {
-                Ok(Some(Stored { value: value.clone(), version: *version }))
-            }
-            Some((_, Mutation::Delete { .. })) => Ok(None),
-            None => before.get(key),
-        }
+    /// The state of a key as the next command sees it: what has expired at its log time is absent.
+    fn state(&self, before: &FjallView, stamp_ms: u64, key: &[u8]) -> Result<Option<Stored>, StorageError> {
+        let stored = match self.latest.get(key).map(|index| &self.mutations[*index]) {
+            Some((version, mutation)) => mutation.stored(*version),
+            None => before.stored(key)?,
+        };
+        Ok(stored.filter(|stored| stored.alive(stamp_ms)))
     }
 
     /// All items of one engine batch share a sequence number, so two of one key would tie.
@@ -291,9 +295,8 @@ impl Batch {
         let latest = &self.latest;
         let mut index = 0;
         self.mutations.retain(|(_, mutation)| {
-            let (Mutation::Put { key, .. } | Mutation::Delete { key }) = mutation;
             index += 1;
-            latest.get(key) == Some(&(index - 1))
+            latest.get(mutation.key()) == Some(&(index - 1))
         });
     }
 }
@@ -314,8 +317,9 @@ impl Applier {
         let mut note = self.note.lock().clone();
         for (entry, responder) in entries {
             let bytes = crate::raft::log_store::payload_bytes(&entry.payload);
-            if batch.entries > 0 && (batch.entries >= COMMIT_ENTRIES_MAX || batch.bytes + bytes > COMMIT_BYTES_MAX)
-            {
+            let full = batch.entries >= COMMIT_ENTRIES_MAX || batch.bytes + bytes > COMMIT_BYTES_MAX;
+            // A sweep goes by the committed index, so that it is the same however entries are batched.
+            if batch.entries > 0 && (full || sweeps(&entry.payload)) {
                 self.commit(std::mem::take(&mut batch), &note)?;
             }
             batch.entries += 1;
@@ -343,15 +347,24 @@ impl Applier {
 
     fn command(&mut self, command: Command, batch: &mut Batch, note: &mut Note) -> Result<Answer, StorageError> {
         self.stamp_ms = self.stamp_ms.max(command.stamp_ms);
+        let version = Version(self.position.0);
+        if let Change::Tick { sweep_to } = command.change {
+            if let Some(bound) = sweep_to {
+                self.sweep(&bound, version, batch)?;
+            }
+            return Ok(Answer::Applied(version));
+        }
+        let now = Now { version, stamp_ms: self.stamp_ms };
         let mut record = match self.outcomes.decide(&command) {
             Verdict::Refuse(code) => return Ok(Answer::Refused(code)),
             Verdict::Repeat(repeat) => {
                 let before = self.before(batch);
-                return command::repeated(&command.change, repeat, |key| batch.state(&before, key));
+                return command::repeated(&command.change, repeat, now, |key| {
+                    batch.state(&before, now.stamp_ms, key)
+                });
             }
             Verdict::Apply(record) => record,
         };
-        let version = Version(self.position.0);
         let answer = match command.change {
             Change::Put { key, value } => {
                 batch.change(version, Mutation::Put { key, value });
@@ -365,9 +378,12 @@ impl Applier {
                 note.ceiling = Ceiling { version: note.ceiling.version + 1, ..ceiling };
                 Answer::Applied(version)
             }
+            // Done above.
+            Change::Tick { .. } => Answer::Applied(version),
             Change::Atomic(atomic) => {
                 let before = self.before(batch);
-                let (mutations, answer) = command::judged(atomic, version, |key| batch.state(&before, key))?;
+                let (mutations, answer) =
+                    command::judged(atomic, now, |key| batch.state(&before, now.stamp_ms, key))?;
                 for mutation in mutations {
                     batch.change(version, mutation);
                 }
@@ -382,6 +398,30 @@ impl Applier {
         Ok(answer)
     }
 
+    /// Removes what has expired, up to and with `bound`: the same keys on every replica, whatever stale entries its
+    /// index holds.
+    fn sweep(&mut self, bound: &Expiry, version: Version, batch: &mut Batch) -> Result<(), StorageError> {
+        let before = self.before(batch);
+        for expiry in before.expiries(self.swept.as_ref(), self.stamp_ms.min(bound.at_ms)) {
+            let expiry = expiry?;
+            if expiry > *bound {
+                break;
+            }
+            let stored = match batch.latest.get(&expiry.key).map(|index| &batch.mutations[*index]) {
+                Some((version, mutation)) => mutation.stored(*version),
+                None => before.stored(&expiry.key)?,
+            };
+            if stored.is_some_and(|stored| stored.expires_ms == Some(expiry.at_ms)) {
+                batch.change(version, Mutation::Delete { key: expiry.key.clone() });
+            }
+            batch.swept.push(expiry);
+        }
+        if let Some(last) = batch.swept.last() {
+            self.swept = Some(last.clone());
+        }
+        Ok(())
+    }
+
     /// The state before this commit, also while publication is held back.
     fn before(&self, batch: &mut Batch) -> Arc<FjallView> {
         batch.before.get_or_insert_with(|| self.store.committed()).clone()
@@ -394,6 +434,7 @@ impl Applier {
         batch.keep_last_of_each_key();
         self.store.commit(&Commit {
             mutations: &batch.mutations,
+            swept: &batch.swept,
             outcomes: &batch.records,
             forgotten: self.outcomes.forgotten(),
             position: self.position,
@@ -428,6 +469,7 @@ impl Applier {
         self.outcomes = restore(&view, self.limits)?;
         self.position = position;
         self.stamp_ms = view.stamp_ms();
+        self.swept = None;
         self.announce(&note);
         *self.note.lock() = note;
         Ok(())
@@ -441,6 +483,14 @@ impl Applier {
         }
     }
 }
+
+fn sweeps(payload: &Payload) -> bool {
+    matches!(payload, Payload::Normal(Command { change: Change::Tick { sweep_to: Some(_) }, .. }))
+}
+
+#[cfg(test)]
+#[path = "expire_test.rs"]
+mod expire_tests;
 
 #[cfg(test)]
 #[path = "state_machine_test.rs"]

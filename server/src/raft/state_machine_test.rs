@@ -124,4 +124,4 @@ fn bytes_of_the_note_are_golden() {
     assert!(Note::decode(&bytes[..bytes.len() - 1]).is_err());
 }
 
-const GOLDEN_NOTE: &str = "01010203040000000002fc40420f000300";
+const GOLDEN_NOTE: &str = "01010203040000000002fc40420f00030000000000";

@@ -4,6 +4,7 @@
 //! file. Values are whole here: they are bounded by `limits::VALUE_BYTES_MAX`. This room starts nothing.
 
 use crate::storage::atomic::Unmet;
+use crate::storage::expiry::Expiry;
 use bytes::Bytes;
 use openraft::type_config::alias;
 use serde::{Deserialize, Serialize};
@@ -15,9 +16,10 @@ use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::hello::{Ceiling, Member};
 use tiedkv_protocol::ids::{CallerId, ClientId, NodeId, Position, Version};
 
-/// Newest version of the bytes of an entry's payload in the log. Version 2 added [`Change::Atomic`].
-pub const ENTRY_FORMAT: u8 = 2;
-/// Oldest version that is read. What version 1 can say is still written as version 1.
+/// Newest version of the bytes of an entry's payload in the log. Version 2 added [`Change::Atomic`], version 3 times to
+/// live and [`Change::Tick`].
+pub const ENTRY_FORMAT: u8 = 3;
+/// Oldest version that is read. What an older version can say is still written as that.
 pub const ENTRY_FORMAT_OLDEST: u8 = 1;
 
 /// Where a member is reached, as the replicated membership keeps it.
@@ -88,6 +90,11 @@ pub enum Change {
     Ceiling(Ceiling),
     /// Conditions and operations, all or nothing.
     Atomic(Atomic),
+    /// Moves log time on while nothing is written, and removes what has expired.
+    Tick {
+        /// Remove expired keys up to and with this one, in order of expiry; `None`: none.
+        sweep_to: Option<Expiry>,
+    },
 }
 
 impl Change {
@@ -99,6 +106,7 @@ impl Change {
             Self::Put { key, value } => key.len() + value.len(),
             Self::Delete { key } => key.len(),
             Self::Ceiling(_) => 0,
+            Self::Tick { sweep_to } => sweep_to.as_ref().map_or(0, |expiry| expiry.key.len()),
             Self::Atomic(atomic) => atomic.bytes() + EACH * (atomic.conditions.len() + atomic.operations.len()),
         }
     }
@@ -107,8 +115,17 @@ impl Change {
     fn format(&self) -> u8 {
         match self {
             Self::Put { .. } | Self::Delete { .. } | Self::Ceiling(_) => 1,
-            Self::Atomic(_) => 2,
+            Self::Atomic(atomic) if atomic.operations.iter().all(is_plain) => 2,
+            Self::Atomic(_) | Self::Tick { .. } => 3,
         }
+    }
+}
+
+/// What entry format 2 can say.
+fn is_plain(operation: &Operation) -> bool {
+    match operation {
+        Operation::Put { .. } | Operation::Delete { .. } | Operation::Increment { .. } => true,
+        Operation::PutFor { .. } | Operation::Expire { .. } => false,
     }
 }
 
@@ -142,7 +159,7 @@ pub fn digest(change: &Change) -> u64 {
         Change::Put { key, value } => hash.kind(1).sized(key).0.update(value),
         Change::Delete { key } => drop(hash.kind(2).sized(key)),
         // Made afresh for every command of an operator: never repeated under another body.
-        Change::Ceiling(_) => drop(hash.kind(3).sized(&[])),
+        Change::Ceiling(_) | Change::Tick { .. } => drop(hash.kind(3).sized(&[])),
         Change::Atomic(atomic) => hash.kind(4).atomic(atomic),
     }
     let whole = hash.0.finish();
@@ -186,6 +203,9 @@ impl Hash {
                 Operation::Put { value, .. } => drop(self.kind(1).sized(value)),
                 Operation::Delete { .. } => drop(self.kind(2)),
                 Operation::Increment { by, .. } => drop(self.kind(3).number(by.cast_unsigned())),
+                Operation::PutFor { value, ttl_ms, .. } => drop(self.kind(4).sized(value).number(*ttl_ms)),
+                Operation::Expire { ttl_ms: Some(ttl_ms), .. } => drop(self.kind(5).number(*ttl_ms)),
+                Operation::Expire { ttl_ms: None, .. } => drop(self.kind(6)),
             }
         }
     }
@@ -198,6 +218,7 @@ impl fmt::Display for Command {
             Change::Delete { .. } => "delete",
             Change::Ceiling(_) => "ceiling",
             Change::Atomic(_) => "atomic",
+            Change::Tick { .. } => "tick",
         };
         write!(f, "{verb} of {} bytes by {}", self.change.bytes(), self.key.caller)
     }

@@ -7,6 +7,8 @@
 
 use crate::clock;
 use crate::raft::command::{Settled, command, settled};
+use crate::raft::disk_space::DiskSpace;
+use crate::raft::expire::SharedTime;
 use crate::raft::state_machine::StateMachine;
 use crate::raft::types::{Change, Command, Told, TypeConfig, WriteKey, digest};
 use crate::request::doors::WriteFuture;
@@ -68,6 +70,7 @@ pub struct WritePath {
     count: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
     counters: Arc<WriteCounters>,
+    disk: Arc<DiskSpace>,
 }
 
 impl WritePath {
@@ -76,12 +79,13 @@ impl WritePath {
         own: NodeId,
         raft: Raft<TypeConfig, StateMachine>,
         leader: watch::Receiver<Option<NodeId>>,
-        stamp_ms: u64,
+        disk: Arc<DiskSpace>,
+        time: Arc<SharedTime>,
     ) -> Self {
         let (queue, inbox) = mpsc::channel(WRITES_MAX);
         let counters = Arc::new(WriteCounters::default());
         let after = After { queue: queue.downgrade(), counters: counters.clone(), runtime: Handle::current() };
-        let proposer = Proposer { raft, after: Arc::new(after), stamp_ms };
+        let proposer = Proposer { raft, after: Arc::new(after), time };
         tokio::spawn(proposer.run(inbox));
         Self {
             own,
@@ -90,12 +94,23 @@ impl WritePath {
             count: Arc::new(Semaphore::new(WRITES_MAX)),
             bytes: Arc::new(Semaphore::new(WRITE_BYTES_MAX)),
             counters,
+            disk,
         }
+    }
+
+    /// Who leads, as far as this node knows.
+    pub(super) fn leader(&self) -> Option<NodeId> {
+        *self.leader.borrow()
     }
 
     /// Counters since the start.
     pub fn counters(&self) -> &WriteCounters {
         &self.counters
+    }
+
+    /// The room left on this node's disk.
+    pub(super) fn disk(&self) -> &DiskSpace {
+        &self.disk
     }
 
     /// Takes one write; the future ends within the request's time left. It must be polled within a tokio runtime.
@@ -136,6 +151,7 @@ impl WritePath {
         if leader != Some(self.own) {
             return Err(not_leader(leader));
         }
+        self.disk.check()?;
         let busy = || {
             let mut failure = Failure::new(ErrorCode::Busy, "too many writes wait for their quorum");
             failure.retry_after_us = 5_000;
@@ -201,18 +217,18 @@ fn instant_now() -> Instant {
 struct Proposer {
     raft: Raft<TypeConfig, StateMachine>,
     after: Arc<After>,
-    stamp_ms: u64,
+    time: Arc<SharedTime>,
 }
 
 impl Proposer {
-    async fn run(mut self, mut inbox: mpsc::Receiver<Pending>) {
+    async fn run(self, mut inbox: mpsc::Receiver<Pending>) {
         let mut arrived = Vec::new();
         // What arrives while a batch is proposed forms the next one.
         while inbox.recv_many(&mut arrived, BATCH_MAX).await > 0 {
-            // Log time only orders and expires outcomes; a clock that jumps back is held by the last stamp.
-            self.stamp_ms = self.stamp_ms.max(clock::unix_ns() / 1_000_000);
+            let stamp_ms = self.time.stamp_ms();
             let now = instant_now();
-            let batch: Vec<Pending> = arrived.drain(..).filter_map(|pending| self.take(pending, now)).collect();
+            let batch: Vec<Pending> =
+                arrived.drain(..).filter_map(|pending| take(pending, now, stamp_ms)).collect();
             if batch.is_empty() {
                 continue;
             }
@@ -228,20 +244,21 @@ impl Proposer {
             }
         }
     }
+}
 
-    fn take(&self, mut pending: Pending, now: Instant) -> Option<Pending> {
-        let taken = pending.state.compare_exchange(QUEUED, PROPOSED, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        if !taken || pending.answer.is_closed() {
-            // The caller gave up, which is its answer.
-            return None;
-        }
-        if now >= pending.deadline {
-            answer(pending, expired());
-            return None;
-        }
-        pending.command.stamp_ms = self.stamp_ms;
-        Some(pending)
+/// A write that may be proposed now, stamped.
+fn take(mut pending: Pending, now: Instant, stamp_ms: u64) -> Option<Pending> {
+    let taken = pending.state.compare_exchange(QUEUED, PROPOSED, Ordering::AcqRel, Ordering::Acquire).is_ok();
+    if !taken || pending.answer.is_closed() {
+        // The caller gave up, which is its answer.
+        return None;
     }
+    if now >= pending.deadline {
+        answer(pending, expired());
+        return None;
+    }
+    pending.command.stamp_ms = stamp_ms;
+    Some(pending)
 }
 
 /// What follows a proposal.

@@ -89,12 +89,10 @@ pub fn check(request: &ReadRequest, rules: &Rules<'_>) -> Result<Duration, Failu
     if let Some(tie) = &request.tie {
         check_tie(tie, request.kind, rules).map_err(|wrong| Failure::new(ErrorCode::BadTie, wrong.to_string()))?;
     }
-    if let ReadLevel::Stale { bound_us: Some(bound) } = request.level {
-        if Duration::from_micros(bound) > STALE_BOUND_MAX {
-            return Err(Failure::new(ErrorCode::OverLimit, "a staleness bound is at most one hour"));
-        }
-        let message = "bounded staleness is not supported by this node; ask for stale without a bound, or session";
-        return Err(Failure::new(ErrorCode::Unsupported, message));
+    if let ReadLevel::Stale { bound_us: Some(bound) } = request.level
+        && Duration::from_micros(bound) > STALE_BOUND_MAX
+    {
+        return Err(Failure::new(ErrorCode::OverLimit, "a staleness bound is at most one hour"));
     }
     if request.time_left_us == 0 {
         return Err(Failure::new(ErrorCode::Expired, "the copy arrived with no time left"));

@@ -7,6 +7,7 @@ use crate::request::barrier::BarrierReply;
 use crate::request::copy_state::Verdict;
 use crate::request::doors::Caller;
 use crate::request::end::{Silent, kind_index, on_the_way_out, storage_latched};
+use crate::request::execute::far_behind;
 use crate::request::held::{Admission, HeldBarrier, HeldCopy, HeldPage};
 use crate::request::lane_room::{Joined, Shed};
 use crate::request::state::PathState;
@@ -56,9 +57,11 @@ impl PathState {
             return Err(storage_latched());
         }
         let lane = self.lane_of_key.lane(request.operation.first_key());
-        let barrier = match request.level {
-            ReadLevel::Linearizable => Some(self.ask_barrier(lane)?),
-            ReadLevel::Stale { .. } | ReadLevel::Session { .. } => None,
+        let barrier = match (self.needs_barrier(request.level, now)?, request.level) {
+            (false, _) => None,
+            // Only to tell a token of the future from a replica that lags: it may go unanswered.
+            (true, ReadLevel::Session { .. }) => self.ask_barrier(lane).ok(),
+            (true, _) => Some(self.ask_barrier(lane)?),
         };
         let page = match &request.operation {
             ReadOperation::Get { .. } => None,
@@ -75,6 +78,37 @@ impl PathState {
             let wait = Duration::from_millis(5);
             Failure { retry_after_us: wait.as_micros() as u64, ..Failure::new(ErrorCode::Busy, message) }
         })
+    }
+
+    /// Whether a copy of this level must ask a barrier. What this replica knows it cannot serve is refused at once.
+    fn needs_barrier(&self, level: ReadLevel, now: Moment) -> Result<bool, Failure> {
+        let cut_off = || match self.barrier.cut_off() {
+            Some(why) => Err(Failure::new(ErrorCode::TryElsewhere, why)),
+            None => Ok(()),
+        };
+        match level {
+            ReadLevel::Stale { bound_us: None } => Ok(false),
+            ReadLevel::Stale { bound_us: Some(bound) } => {
+                let sent = self.barrier.fresh(self.store.view().position());
+                // One that is half used up may not last through the queue.
+                if sent.is_some_and(|sent| now.since(sent) <= Duration::from_micros(bound) / 2) {
+                    return Ok(false);
+                }
+                cut_off().map(|()| true)
+            }
+            ReadLevel::Session { seen } => {
+                let have = self.store.view().position();
+                if seen <= have {
+                    return Ok(false);
+                }
+                cut_off()?;
+                match far_behind(seen, have) {
+                    Some(failure) if !self.barrier.leads() => Err(failure),
+                    _ => Ok(true),
+                }
+            }
+            ReadLevel::Linearizable => cut_off().map(|()| true),
+        }
     }
 
     /// Asked at admission, so that the answer overlaps the queue.

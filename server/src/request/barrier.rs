@@ -4,6 +4,7 @@
 use std::sync::{Arc, OnceLock};
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::Position;
+use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::response::Failure;
 
 /// Asks for positions that cover every write acknowledged before the question.
@@ -13,6 +14,21 @@ pub trait ReadBarrier: Send + Sync {
     /// # Errors
     /// A typed failure when the question cannot even be asked; the copy is answered with it.
     fn ask(&self, reply: BarrierReply) -> Result<(), Failure>;
+
+    /// When the newest answered question that `applied` covers was sent: a view at `applied` is not older than that.
+    fn fresh(&self, _applied: Position) -> Option<Moment> {
+        None
+    }
+
+    /// This replica leads: nobody has more than it.
+    fn leads(&self) -> bool {
+        false
+    }
+
+    /// Why this replica cannot come to know more than it has now, if it knows that it cannot.
+    fn cut_off(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// What a question came to; shared between the copy and its [`BarrierReply`].

@@ -4,7 +4,7 @@
 
 use crate::clock;
 use crate::request::doors::Caller;
-use crate::request::execute::position_needed;
+use crate::request::execute::{impossible, position_needed, too_stale};
 use crate::request::held::HeldCopy;
 use crate::request::slow_log::SlowEnd;
 use crate::request::state::PathState;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::RequestId;
 use tiedkv_protocol::moment::Moment;
-use tiedkv_protocol::request::CopyKind;
+use tiedkv_protocol::request::{CopyKind, ReadLevel};
 use tiedkv_protocol::response::{CopyEnd, Failure, Found, ReadReply, Service, StartRecord};
 
 /// Why a copy ends without an answer.
@@ -128,6 +128,12 @@ impl PathState {
     /// The answer to a copy that the replica cannot serve soon enough.
     pub(crate) fn behind(&self, copy: &HeldCopy) -> Failure {
         let (need, have) = (position_needed(copy), self.store.view().position());
+        if let ReadLevel::Stale { .. } = copy.request.level {
+            return too_stale(have);
+        }
+        if let Some(failure) = impossible(copy) {
+            return failure;
+        }
         let message = match need {
             Some(need) => format!("this replica has applied {have}, the read needs {need}"),
             None => "the read barrier was not answered in time".to_owned(),

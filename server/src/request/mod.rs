@@ -22,6 +22,7 @@ pub mod copy_name;
 pub mod copy_state;
 pub mod counters;
 pub mod execute;
+pub mod freshness;
 pub mod health;
 pub mod held;
 pub mod lane;

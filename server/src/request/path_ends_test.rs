@@ -3,6 +3,7 @@
 
 use crate::clock;
 use crate::request::barrier::{BarrierReply, ReadBarrier};
+use crate::request::freshness::Rounds;
 use crate::request::test_support::{Cluster, PATIENCE, modelled, read, seen, tied};
 use crate::storage::state_store::StateStore;
 use parking_lot::Mutex;
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{NodeId, Position, RequestId};
+use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::peer::Cancel;
 use tiedkv_protocol::request::{CopyKind, Disturbance, ReadLevel, ReadRequest};
 use tiedkv_protocol::response::{Failure, Found, flags};
@@ -137,12 +139,20 @@ fn an_impatient_stop_answers_running_waiting_and_set_aside_copies() {
 
 /// A barrier whose questions the test answers.
 #[derive(Default)]
-struct Questions(Mutex<Vec<BarrierReply>>);
+struct Questions(Mutex<Vec<BarrierReply>>, Mutex<Rounds>, AtomicBool);
 
 impl ReadBarrier for Questions {
     fn ask(&self, reply: BarrierReply) -> Result<(), Failure> {
         self.0.lock().push(reply);
         Ok(())
+    }
+
+    fn fresh(&self, applied: Position) -> Option<Moment> {
+        self.1.lock().covered(applied)
+    }
+
+    fn cut_off(&self) -> Option<&'static str> {
+        self.2.load(SeqCst).then_some("cut off, says the test")
     }
 }
 
@@ -168,6 +178,76 @@ fn a_linearizable_read_asks_at_admission_and_waits_for_answer_and_position() {
     drop(asked);
     let third = node.answer();
     assert_eq!((code(third.outcome), third.service.started), (Some(ErrorCode::TryElsewhere), false));
+    node.assert_balanced();
+}
+
+#[test]
+fn a_bound_of_staleness_is_measured_from_a_barrier_sent_and_an_error_when_it_cannot_be_kept() {
+    let questions = Arc::new(Questions::default());
+    let cluster = Cluster::with_barrier(1, |config| config.aside_limit = 50 * MS, questions.clone());
+    let node = cluster.node(0);
+    let bounded =
+        |request, bound_us| ReadRequest { level: ReadLevel::Stale { bound_us: Some(bound_us) }, ..read(request) };
+    // Nothing is known of the state's age: it asks, and waits for the answer.
+    node.read(bounded(1, 1_000_000));
+    let asked = questions.0.lock().pop().expect("a question");
+    node.until("set aside", |c| c.set_aside == 1);
+    let position = node.store.view().position();
+    questions.1.lock().answered(clock::now(), position);
+    asked.answer(Ok(position));
+    assert!(node.answer().outcome.is_ok());
+    // The barrier is young enough for the next one, which asks nothing.
+    node.read(bounded(2, 60_000_000));
+    assert!(node.answer().outcome.is_ok());
+    assert!(questions.0.lock().is_empty());
+    // Too old for a bound of a microsecond: asks anew; no answer in time is an error.
+    node.read(bounded(3, 1));
+    let refused = node.answer();
+    assert_eq!((code(refused.outcome), refused.service.started), (Some(ErrorCode::TooStale), false));
+    // An answer that is not applied is none.
+    questions.0.lock().clear();
+    node.read(bounded(4, 1_000));
+    let asked = questions.0.lock().pop().expect("a question");
+    asked.answer(Ok(Position(position.0 + 1)));
+    assert_eq!(code(node.answer().outcome), Some(ErrorCode::TooStale));
+    node.assert_balanced();
+}
+
+#[test]
+fn a_token_ahead_of_everything_is_refused_and_one_of_a_lagging_replica_waits() {
+    let questions = Arc::new(Questions::default());
+    let cluster = Cluster::with_barrier(1, |config| config.aside_limit = 50 * MS, questions.clone());
+    let node = cluster.node(0);
+    let ask = |request: u64, answer| {
+        node.read(ReadRequest { level: seen(9), ..read(request) });
+        questions.0.lock().pop().expect("a question").answer(Ok(Position(answer)));
+        node.answer().outcome
+    };
+    assert_eq!(code(ask(1, 8)), Some(ErrorCode::BadToken));
+    assert_eq!(code(ask(2, 9)), Some(ErrorCode::Behind));
+    node.assert_balanced();
+}
+
+#[test]
+fn a_replica_that_knows_it_cannot_refuses_at_once() {
+    let questions = Arc::new(Questions::default());
+    let cluster = Cluster::with_barrier(1, |config| config.aside_limit = PATIENCE, questions.clone());
+    let node = cluster.node(0);
+    let at_once = |request: u64, level| {
+        node.read(ReadRequest { level, ..read(request) });
+        // Not set aside, not queued: the answer is there when the call returns.
+        code(node.answer_now().expect("an answer at once").outcome)
+    };
+    assert_eq!(at_once(1, seen(20_000)), Some(ErrorCode::Behind));
+    assert!(questions.0.lock().is_empty());
+    questions.2.store(true, SeqCst);
+    assert_eq!(at_once(2, seen(9)), Some(ErrorCode::TryElsewhere));
+    assert_eq!(at_once(3, ReadLevel::Linearizable), Some(ErrorCode::TryElsewhere));
+    assert_eq!(at_once(4, ReadLevel::Stale { bound_us: Some(1_000) }), Some(ErrorCode::TryElsewhere));
+    // What it has it serves.
+    node.read(ReadRequest { level: seen(0), ..read(5) });
+    node.read(ReadRequest { level: ReadLevel::Stale { bound_us: None }, ..read(6) });
+    assert!(node.answer().outcome.is_ok() && node.answer().outcome.is_ok());
     node.assert_balanced();
 }
 

@@ -121,7 +121,8 @@ impl Worker {
     fn start(&self, waiting: Waiting<Work>, copy: &Arc<HeldCopy>, pace: &Pace, now: Moment) -> bool {
         let path = &self.path;
         let (first, applied) = (copy.started().is_none(), path.store.view().position());
-        let readiness = if first { ready(copy, applied) } else { Ready::Yes };
+        let age = || path.barrier.fresh(applied).map(|sent| now.since(sent));
+        let readiness = if first { ready(copy, applied, age) } else { Ready::Yes };
         let refusal = match &readiness {
             _ if path.is_closing() => Some(on_the_way_out()),
             _ if first && path.storage_refuses(now) => Some(storage_latched()),

@@ -8,6 +8,7 @@ use crate::raft::command::{Settled, command, judged, repeated, settled};
 use crate::raft::outcomes::{OutcomeLimits, Outcomes, Verdict};
 use crate::raft::types::{Answer, Change};
 use crate::request::doors::{WriteFuture, Writer};
+use crate::storage::atomic::Now;
 use crate::storage::state_store::{Mutation, StateStore, StorageError};
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -45,24 +46,30 @@ impl LocalWriter {
         let position = Position(order.last.0 + 1);
         order.stamp_ms = order.stamp_ms.max(clock::unix_ns() / 1_000_000);
         command.stamp_ms = order.stamp_ms;
+        let now = Now { version: Version(position.0), stamp_ms: order.stamp_ms };
         let mut record = match order.outcomes.decide(&command) {
             Verdict::Apply(record) => record,
             Verdict::Repeat(repeat) => {
                 let state = self.store.applied();
-                let answer = repeated(&command.change, repeat, |key| state.get(key)).map_err(failed)?;
+                let answer = repeated(&command.change, repeat, now, |key| state.get(key)).map_err(failed)?;
                 return Ok(settled(answer, order.last));
             }
             Verdict::Refuse(code) => return Ok(settled(Answer::Refused(code), order.last)),
         };
-        let version = Version(position.0);
+        let version = now.version;
         let (mutations, answer) = match command.change {
             Change::Put { key, value } => (vec![Mutation::Put { key, value }], Answer::Applied(version)),
             Change::Delete { key } => (vec![Mutation::Delete { key }], Answer::Applied(version)),
+            // Nothing would move log time on.
+            Change::Atomic(atomic) if atomic.operations.iter().any(|operation| operation.ttl_ms().is_some()) => {
+                let message = "a time to live needs a replicated node (storage = \"fjall\")";
+                return Err(Failure::new(ErrorCode::Unsupported, message));
+            }
             Change::Atomic(atomic) => {
                 let state = self.store.applied();
-                judged(atomic, version, |key| state.get(key)).map_err(failed)?
+                judged(atomic, now, |key| state.get(key)).map_err(failed)?
             }
-            Change::Ceiling(_) => {
+            Change::Ceiling(_) | Change::Tick { .. } => {
                 return Err(Failure::new(ErrorCode::Internal, "a write became another command"));
             }
         };

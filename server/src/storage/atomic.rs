@@ -63,12 +63,22 @@ fn current(stored: Stored) -> Current {
     Current { version: stored.version, value_bytes, value: inline.then_some(stored.value) }
 }
 
-/// Judges `atomic` on `state`.
+/// The write that is judged: what it makes gets its version, times to live begin at its log time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Its version.
+    pub version: Version,
+    /// Its log time, milliseconds.
+    pub stamp_ms: u64,
+}
+
+/// Judges `atomic` on `state`, which shows no expired key.
 ///
 /// # Errors
 /// When the state cannot be read.
 pub fn judge(
     atomic: Atomic,
+    now: Now,
     state: impl Fn(&[u8]) -> Result<Option<Stored>, StorageError>,
 ) -> Result<Judgement, StorageError> {
     for (index, condition) in atomic.conditions.iter().enumerate() {
@@ -80,9 +90,21 @@ pub fn judge(
     let mut mutations = Vec::with_capacity(atomic.operations.len());
     let mut numbers = Vec::new();
     for (index, operation) in atomic.operations.into_iter().enumerate() {
+        let until = |ttl_ms: u64| Some(now.stamp_ms.saturating_add(ttl_ms));
         mutations.push(match operation {
             Operation::Put { key, value } => Mutation::Put { key, value },
             Operation::Delete { key } => Mutation::Delete { key },
+            Operation::PutFor { key, value, ttl_ms } => {
+                let stored = Stored { value, version: now.version, expires_ms: until(ttl_ms) };
+                Mutation::PutUntil { key, stored }
+            }
+            Operation::Expire { key, ttl_ms } => match state(&key)? {
+                Some(stored) => {
+                    let stored = Stored { expires_ms: ttl_ms.and_then(until), ..stored };
+                    Mutation::PutUntil { key, stored }
+                }
+                None => continue,
+            },
             Operation::Increment { key, by } => {
                 let stored = state(&key)?;
                 let Some(before) = stored.as_ref().map_or(Some(0), |stored| number(&stored.value)) else {
@@ -92,7 +114,15 @@ pub fn judge(
                     return Ok(Judgement::Refuse(Unmet::new(ErrorCode::NumberOverflow, index, stored)));
                 };
                 numbers.push(Some(after));
-                Mutation::Put { key, value: Bytes::from(after.to_string()) }
+                let value = Bytes::from(after.to_string());
+                match stored.and_then(|stored| stored.expires_ms) {
+                    // A number keeps its time to live.
+                    Some(expires) => {
+                        let stored = Stored { value, version: now.version, expires_ms: Some(expires) };
+                        Mutation::PutUntil { key, stored }
+                    }
+                    None => Mutation::Put { key, value },
+                }
             }
         });
     }
@@ -138,9 +168,10 @@ pub fn repeat_applied(
 pub fn repeat_refused(
     atomic: &Atomic,
     code: ErrorCode,
+    now: Now,
     state: impl Fn(&[u8]) -> Result<Option<Stored>, StorageError>,
 ) -> Result<Unmet, StorageError> {
-    if let Judgement::Refuse(unmet) = judge(atomic.clone(), &state)?
+    if let Judgement::Refuse(unmet) = judge(atomic.clone(), now, &state)?
         && unmet.code == code
     {
         return Ok(unmet);
@@ -161,13 +192,14 @@ mod tests {
     use tiedkv_protocol::atomic::Condition;
 
     fn stored(value: &'static str, version: u64) -> Stored {
-        Stored { value: Bytes::from_static(value.as_bytes()), version: Version(version) }
+        Stored { value: Bytes::from_static(value.as_bytes()), version: Version(version), expires_ms: None }
     }
 
     fn judged(atomic: Atomic, state: &[(&'static str, Stored)]) -> Judgement {
         let state: BTreeMap<&[u8], Stored> =
             state.iter().map(|(key, stored)| (key.as_bytes(), stored.clone())).collect();
-        judge(atomic, |key| Ok(state.get(key).cloned())).unwrap()
+        let now = Now { version: Version(9), stamp_ms: 1_000 };
+        judge(atomic, now, |key| Ok(state.get(key).cloned())).unwrap()
     }
 
     fn when(expect: Expect) -> Atomic {
@@ -202,7 +234,7 @@ mod tests {
         assert_eq!((unmet.code, unmet.index), (ErrorCode::ConditionFailed, 1));
         let current = unmet.current.unwrap();
         assert_eq!((current.version, current.value_bytes, current.value), (Version(7), 1, Some("v".into())));
-        let large = Stored { value: vec![0; INLINE_VALUE_BYTES_MAX + 1].into(), version: Version(7) };
+        let large = Stored { value: vec![0; INLINE_VALUE_BYTES_MAX + 1].into(), ..stored("", 7) };
         let Judgement::Refuse(unmet) = judged(when(Expect::Absent), &[("k", large)]) else { panic!("applied") };
         assert_eq!(unmet.current.unwrap().value, None);
     }
@@ -226,5 +258,29 @@ mod tests {
         };
         assert_eq!(refusal(add(1), &most), (ErrorCode::NumberOverflow, 1));
         assert_eq!(refusal(add(1), &[("n", stored("12x", 1))]), (ErrorCode::NotANumber, 1));
+    }
+
+    #[test]
+    fn a_time_to_live_begins_at_the_writes_log_time_and_leaves_value_and_version() {
+        let of = |operation| Atomic { conditions: vec![], operations: vec![operation] };
+        let mutation = |operation, state: &[_]| match judged(of(operation), state) {
+            Judgement::Apply { mutations, .. } => mutations.into_iter().next(),
+            Judgement::Refuse(unmet) => panic!("{unmet:?}"),
+        };
+        let until = |stored: Stored, expires_ms| {
+            Some(Mutation::PutUntil { key: "k".into(), stored: Stored { expires_ms, ..stored } })
+        };
+        let put = Operation::PutFor { key: "k".into(), value: "new".into(), ttl_ms: 500 };
+        assert_eq!(mutation(put, &[]), until(stored("new", 9), Some(1_500)));
+        let expire = |ttl_ms| Operation::Expire { key: "k".into(), ttl_ms };
+        let state = [("k", Stored { expires_ms: Some(1_001), ..stored("old", 7) })];
+        assert_eq!(mutation(expire(Some(60)), &state), until(stored("old", 7), Some(1_060)));
+        assert_eq!(mutation(expire(None), &state), until(stored("old", 7), None));
+        assert_eq!(mutation(expire(Some(60)), &[]), None, "an absent key stays absent");
+        let number = [("k", Stored { expires_ms: Some(2_000), ..stored("41", 7) })];
+        let increment = Operation::Increment { key: "k".into(), by: 1 };
+        assert_eq!(mutation(increment, &number), until(stored("42", 9), Some(2_000)), "a number keeps its time");
+        let put = Operation::Put { key: "k".into(), value: "new".into() };
+        assert_eq!(mutation(put, &state), Some(Mutation::Put { key: "k".into(), value: "new".into() }));
     }
 }

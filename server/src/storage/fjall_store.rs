@@ -6,8 +6,10 @@
 //! install is swept at the next open. An error of the engine latches. Raft is not known here: what the state
 //! machine keeps beside the position is an opaque note.
 
+use crate::storage::expiry::Expiry;
+use crate::storage::spaces::{Spaces, generation_of, ingest};
 use crate::storage::state_store::{Mutation, PositionListener, StateStore, StorageError, View};
-use crate::storage::view::{FjallView, encode_value, engine_error};
+use crate::storage::view::{FjallView, decode_value, encode_stored, encode_value, engine_error};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
@@ -19,6 +21,8 @@ use tiedkv_protocol::ids::{Position, Version};
 
 /// Version of the meta record's bytes.
 pub const META_FORMAT: u8 = 1;
+/// Entries of the index of expiries that one batch of an install writes.
+const EXPIRIES_PER_BATCH: usize = 4096;
 /// Most outcomes deleted along with one batch.
 const FORGET_PER_BATCH: usize = 512;
 const META_KEY: &[u8] = b"applied";
@@ -45,6 +49,8 @@ impl Default for StoreSettings {
 pub struct Commit<'a> {
     /// Changes of data, each with the position of its own write.
     pub mutations: &'a [(Version, Mutation)],
+    /// Entries of the index of expiries that are done with.
+    pub swept: &'a [Expiry],
     /// Records of outcomes to keep, by position.
     pub outcomes: &'a [(Position, Vec<u8>)],
     /// Outcomes up to here are forgotten.
@@ -111,8 +117,7 @@ impl Meta {
 
 struct Writing {
     meta: Meta,
-    data: Keyspace,
-    outcomes: Keyspace,
+    spaces: Spaces,
     /// Outcomes up to here are deleted from disk.
     swept: u64,
 }
@@ -160,13 +165,13 @@ impl FjallStore {
                 database.delete_keyspace(left).map_err(engine_error)?;
             }
         }
-        let (data, outcomes) = keyspaces(&database, meta.generation, &settings)?;
-        let view = publishable(&database, &data, &outcomes, &meta);
+        let spaces = Spaces::open(&database, meta.generation, &settings)?;
+        let view = publishable(&database, &spaces, &meta);
         let swept = 0;
         Ok(Self {
             database,
             meta: meta_keyspace,
-            writing: Mutex::new(Writing { meta, data, outcomes, swept }),
+            writing: Mutex::new(Writing { meta, spaces, swept }),
             view: ArcSwap::from_pointee(view),
             listeners: RwLock::new(Vec::new()),
             lagging: AtomicBool::new(false),
@@ -188,7 +193,7 @@ impl FjallStore {
         if view.position == writing.meta.position && view.generation == writing.meta.generation {
             return view;
         }
-        Arc::new(publishable(&self.database, &writing.data, &writing.outcomes, &writing.meta))
+        Arc::new(publishable(&self.database, &writing.spaces, &writing.meta))
     }
 
     /// Makes one commit atomically, then publishes a view of it and tells the listeners.
@@ -209,13 +214,22 @@ impl FjallStore {
         for (version, mutation) in commit.mutations {
             match mutation {
                 Mutation::Put { key, value } => {
-                    batch.insert(&writing.data, key.as_ref(), encode_value(*version, value))
+                    batch.insert(&writing.spaces.data, key.as_ref(), encode_value(*version, value))
                 }
-                Mutation::Delete { key } => batch.remove(&writing.data, key.as_ref()),
+                Mutation::Delete { key } => batch.remove(&writing.spaces.data, key.as_ref()),
+                Mutation::PutUntil { key, stored } => {
+                    batch.insert(&writing.spaces.data, key.as_ref(), encode_stored(stored));
+                    if let Some(at_ms) = stored.expires_ms {
+                        batch.insert(&writing.spaces.expiry, Expiry { at_ms, key: key.clone() }.encode(), []);
+                    }
+                }
             }
         }
+        for expiry in commit.swept {
+            batch.remove(&writing.spaces.expiry, expiry.encode());
+        }
         for (position, record) in commit.outcomes {
-            batch.insert(&writing.outcomes, position.0.to_be_bytes(), record.as_slice());
+            batch.insert(&writing.spaces.outcomes, position.0.to_be_bytes(), record.as_slice());
         }
         let sweep_to = self.forget(&mut batch, &writing, commit.forgotten)?;
         batch.insert(&self.meta, META_KEY, meta.encode());
@@ -265,8 +279,8 @@ impl FjallStore {
             *next += 1;
             *next - 1
         };
-        let (data, outcomes) = keyspaces(&self.database, generation, &self.settings)?;
-        Ok(Install { store: self.clone(), generation, data, outcomes, flipped: false })
+        let spaces = Spaces::open(&self.database, generation, &self.settings)?;
+        Ok(Install { store: self.clone(), generation, spaces, flipped: false })
     }
 
     fn forget(
@@ -281,13 +295,13 @@ impl FjallStore {
         let view = self.view.load();
         let range = (writing.swept + 1).to_be_bytes()..=forgotten.0.to_be_bytes();
         let mut last = writing.swept;
-        for (count, guard) in fjall::Readable::range(&view.snapshot, &writing.outcomes, range).enumerate() {
+        for (count, guard) in fjall::Readable::range(&view.snapshot, &writing.spaces.outcomes, range).enumerate() {
             if count == FORGET_PER_BATCH {
                 return Ok(last);
             }
             let key = guard.key().map_err(engine_error)?;
             last = key.as_ref().try_into().map(u64::from_be_bytes).unwrap_or(last);
-            batch.remove(&writing.outcomes, key);
+            batch.remove(&writing.spaces.outcomes, key);
         }
         Ok(forgotten.0)
     }
@@ -299,7 +313,7 @@ impl FjallStore {
     }
 
     fn publish_now(&self, writing: &Writing) {
-        let view = publishable(&self.database, &writing.data, &writing.outcomes, &writing.meta);
+        let view = publishable(&self.database, &writing.spaces, &writing.meta);
         self.view.store(Arc::new(view));
         for listener in self.listeners.read().iter() {
             listener.published(writing.meta.position);
@@ -331,7 +345,15 @@ impl StateStore for FjallStore {
             let view = self.view.load();
             (view.note.clone(), view.forgotten)
         };
-        self.commit(&Commit { mutations: &mutations, outcomes: &[], forgotten, position, stamp_ms, note })
+        self.commit(&Commit {
+            mutations: &mutations,
+            swept: &[],
+            outcomes: &[],
+            forgotten,
+            position,
+            stamp_ms,
+            note,
+        })
     }
 
     fn watch(&self, listener: Arc<dyn PositionListener>) {
@@ -343,8 +365,7 @@ impl StateStore for FjallStore {
 pub struct Install {
     store: Arc<FjallStore>,
     generation: u64,
-    data: Keyspace,
-    outcomes: Keyspace,
+    spaces: Spaces,
     flipped: bool,
 }
 
@@ -357,7 +378,21 @@ impl Install {
         &self,
         source: impl Iterator<Item = Result<(Bytes, Bytes), StorageError>>,
     ) -> Result<u64, StorageError> {
-        ingest(&self.data, source)
+        let mut expiries = Vec::new();
+        let indexed = source.map(|item| {
+            if let Ok((key, bytes)) = &item
+                && let Some(at_ms) = decode_value(bytes)?.expires_ms
+            {
+                expiries.push(Expiry { at_ms, key: key.clone() });
+                if expiries.len() >= EXPIRIES_PER_BATCH {
+                    self.index(&mut expiries)?;
+                }
+            }
+            item
+        });
+        let count = ingest(&self.spaces.data, indexed)?;
+        self.index(&mut expiries)?;
+        Ok(count)
     }
 
     /// Writes records of outcomes, in ascending order of position (the key, big-endian).
@@ -368,7 +403,14 @@ impl Install {
         &self,
         source: impl Iterator<Item = Result<(Bytes, Bytes), StorageError>>,
     ) -> Result<u64, StorageError> {
-        ingest(&self.outcomes, source)
+        ingest(&self.spaces.outcomes, source)
+    }
+
+    /// The index of expiries is not part of a snapshot: it follows from the values.
+    fn index(&self, expiries: &mut Vec<Expiry>) -> Result<(), StorageError> {
+        let mut batch = self.store.database.batch();
+        expiries.drain(..).for_each(|expiry| batch.insert(&self.spaces.expiry, expiry.encode(), []));
+        batch.commit().map_err(engine_error)
     }
 
     /// Makes this the store's state: persist, flip, persist, publish, delete the old one.
@@ -385,84 +427,28 @@ impl Install {
         batch.insert(&store.meta, META_KEY, meta.encode());
         batch.commit().map_err(|error| store.latch(engine_error(error)))?;
         self.flipped = true;
-        let old = std::mem::replace(
-            &mut *writing,
-            Writing { meta, data: self.data.clone(), outcomes: self.outcomes.clone(), swept: 0 },
-        );
+        let old = std::mem::replace(&mut *writing, Writing { meta, spaces: self.spaces.clone(), swept: 0 });
         // Also while publication is held back: nothing may go on from a view of the old keyspaces.
         store.publish_now(&writing);
         // Views of the old state go on; its files go with the last of them, or at the next open.
-        for keyspace in [old.data, old.outcomes] {
-            store.database.delete_keyspace(keyspace).map_err(|error| store.latch(engine_error(error)))?;
-        }
-        Ok(())
+        old.spaces.delete(&store.database).map_err(|error| store.latch(error))
     }
 }
 
 impl Drop for Install {
     fn drop(&mut self) {
-        if !self.flipped {
-            for keyspace in [self.data.clone(), self.outcomes.clone()] {
-                if let Err(error) = self.store.database.delete_keyspace(keyspace) {
-                    tracing::warn!(%error, "what a snapshot left behind is deleted at the next start");
-                }
-            }
+        if !self.flipped
+            && let Err(error) = self.spaces.clone().delete(&self.store.database)
+        {
+            tracing::warn!(%error, "what a snapshot left behind is deleted at the next start");
         }
     }
 }
 
-fn ingest(
-    keyspace: &Keyspace,
-    source: impl Iterator<Item = Result<(Bytes, Bytes), StorageError>>,
-) -> Result<u64, StorageError> {
-    let mut source = source.peekable();
-    if source.peek().is_none() {
-        return Ok(0);
-    }
-    let mut ingestion = keyspace.start_ingestion().map_err(engine_error)?;
-    let mut count = 0;
-    let mut last = Bytes::new();
-    for item in source {
-        let (key, value) = item?;
-        // The engine panics on keys out of order, and these may come from a damaged stream.
-        if count > 0 && key <= last {
-            return Err(StorageError::Corrupt("keys of a snapshot out of order".to_owned()));
-        }
-        last = key.clone();
-        ingestion.write(key.as_ref(), value.as_ref()).map_err(engine_error)?;
-        count += 1;
-    }
-    ingestion.finish().map_err(engine_error)?;
-    Ok(count)
-}
-
-fn keyspaces(
-    database: &Database,
-    generation: u64,
-    settings: &StoreSettings,
-) -> Result<(Keyspace, Keyspace), StorageError> {
-    let data = database
-        .keyspace(&format!("data-{generation}"), || {
-            KeyspaceCreateOptions::default().max_memtable_size(settings.memtable_bytes)
-        })
-        .map_err(engine_error)?;
-    let outcomes = database
-        .keyspace(&format!("outcomes-{generation}"), || {
-            KeyspaceCreateOptions::default().max_memtable_size(settings.memtable_bytes / 2)
-        })
-        .map_err(engine_error)?;
-    Ok((data, outcomes))
-}
-
-fn generation_of(name: &str) -> Option<u64> {
-    name.strip_prefix("data-").or_else(|| name.strip_prefix("outcomes-"))?.parse().ok()
-}
-
-fn publishable(database: &Database, data: &Keyspace, outcomes: &Keyspace, meta: &Meta) -> FjallView {
+fn publishable(database: &Database, spaces: &Spaces, meta: &Meta) -> FjallView {
     FjallView {
         snapshot: database.snapshot(),
-        data: data.clone(),
-        outcomes: outcomes.clone(),
+        spaces: spaces.clone(),
         position: meta.position,
         stamp_ms: meta.stamp_ms,
         generation: meta.generation,

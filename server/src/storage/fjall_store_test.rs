@@ -1,6 +1,7 @@
 //! The store on disk: atomic commits, views, restarts, installs that finish or do not, bytes.
 
 use super::*;
+use crate::storage::state_store::Stored;
 use std::sync::atomic::AtomicU64;
 
 fn open(folder: &Path) -> Arc<FjallStore> {
@@ -20,6 +21,7 @@ fn commit(store: &FjallStore, position: u64, mutations: &[Mutation]) {
     let outcomes = [(Position(position), vec![position as u8; 3])];
     let commit = Commit {
         mutations: &mutations,
+        swept: &[],
         outcomes: &outcomes,
         forgotten: Position(0),
         position: Position(position),
@@ -69,7 +71,7 @@ fn forgotten_outcomes_leave_the_disk_step_by_step() {
     }
     let view = store.current();
     assert_eq!(view.outcomes().count(), 500);
-    let left = fjall::Readable::iter(&view.snapshot, &view.outcomes).count();
+    let left = fjall::Readable::iter(&view.snapshot, &view.spaces.outcomes).count();
     assert_eq!(left, 500, "1,500 forgotten ones go in steps of {FORGET_PER_BATCH}");
 }
 
@@ -154,7 +156,7 @@ fn an_install_that_was_cut_leaves_nothing() {
         assert_eq!(value(&store, "a"), Some(("1".to_owned(), 1)));
         let left: Vec<_> =
             store.database.list_keyspace_names().iter().filter_map(|name| generation_of(name)).collect();
-        assert_eq!(left, [0, 0]);
+        assert_eq!(left, [0, 0, 0]);
     }
     std::fs::remove_dir_all(after).unwrap();
 }
@@ -197,6 +199,8 @@ fn listeners_hear_each_publication_and_none_while_it_is_held_back() {
 fn bytes_of_values_and_of_the_position_are_golden() {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     assert_eq!(hex(&encode_value(Version(258), b"v")), "01020100000000000076");
+    let expiring = Stored { value: Bytes::from_static(b"v"), version: Version(258), expires_ms: Some(3) };
+    assert_eq!(hex(&encode_stored(&expiring)), "020201000000000000030000000000000076");
     let meta = Meta {
         generation: 1,
         position: Position(2),

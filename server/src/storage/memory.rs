@@ -86,11 +86,13 @@ impl StateStore for MemoryStore {
         let mut next = MemoryView::clone(&applied.newest);
         for mutation in batch {
             match mutation {
-                Mutation::Put { key, value } => {
-                    next.map.insert(key.clone(), Stored { value: value.clone(), version: Version(position.0) });
-                }
                 Mutation::Delete { key } => {
                     next.map.remove(key);
+                }
+                Mutation::Put { key, .. } | Mutation::PutUntil { key, .. } => {
+                    if let Some(stored) = mutation.stored(Version(position.0)) {
+                        next.map.insert(key.clone(), stored);
+                    }
                 }
             }
         }
@@ -122,12 +124,13 @@ impl View for MemoryView {
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Stored>, StorageError> {
-        Ok(self.map.value(key).cloned())
+        Ok(self.map.value(key).filter(|stored| stored.alive(self.stamp_ms)).cloned())
     }
 
     fn scan(&self, range: KeyRange<'_>, look: &mut dyn FnMut(SeenRow<'_>) -> bool) -> Result<(), StorageError> {
         self.map.visit(range.lo, range.hi, range.reverse, &mut |key, stored: &Stored| {
-            look(SeenRow { key, value: &stored.value, version: stored.version })
+            let Stored { value, version, expires_ms } = stored;
+            look(SeenRow { key, value, version: *version, expires_ms: *expires_ms })
         });
         Ok(())
     }

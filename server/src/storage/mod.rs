@@ -3,10 +3,12 @@
 pub mod atomic;
 pub mod device;
 pub mod disturbance;
+pub mod expiry;
 pub mod fjall_store;
 pub mod key;
 pub mod memory;
 pub mod ordered_map;
 pub mod scan;
+mod spaces;
 pub mod state_store;
 pub mod view;

@@ -37,6 +37,8 @@ pub struct SeenRow<'a> {
     pub value: &'a [u8],
     /// The position of the write that made it.
     pub version: Version,
+    /// The log time at which it expires; `None`: it does not.
+    pub expires_ms: Option<u64>,
 }
 
 /// A page that is done.
@@ -82,15 +84,21 @@ impl PageProgress {
         let (rows_max, bytes_max) = (self.rest.rows_max, self.rest.bytes_max as usize);
         let mut chunk = Chunk::default();
         let range = KeyRange { lo: &self.rest.lo, hi: self.rest.hi.as_deref(), reverse: self.rest.reverse };
+        let stamp_ms = view.stamp_ms();
         if !range.is_empty() {
             view.scan(range, &mut |row: SeenRow<'_>| {
+                if row.expires_ms.is_some_and(|expires| expires <= stamp_ms) && !chunk.is_full() {
+                    chunk.saw(&row, self.rest.columns);
+                    return true;
+                }
                 let full = writer.rows() >= rows_max
                     || (!writer.is_empty() && writer.len() + writer.row_bytes(row.key, row.value) > bytes_max);
                 if full || chunk.is_full() {
                     chunk.ended = if full { Ended::PageFull } else { Ended::ChunkFull };
                     return false;
                 }
-                writer.push(row.key, row.value, row.version, None);
+                let remaining_ms = row.expires_ms.map(|expires| expires.saturating_sub(stamp_ms));
+                writer.push(row.key, row.value, row.version, remaining_ms);
                 chunk.saw(&row, self.rest.columns);
                 true
             })?;

@@ -15,6 +15,15 @@ pub struct Stored {
     pub value: Bytes,
     /// The position of the write that made it.
     pub version: Version,
+    /// The log time at which it expires; `None`: it does not.
+    pub expires_ms: Option<u64>,
+}
+
+impl Stored {
+    /// It has not expired at this log time.
+    pub fn alive(&self, stamp_ms: u64) -> bool {
+        self.expires_ms.is_none_or(|expires| expires > stamp_ms)
+    }
 }
 
 /// One change of a batch.
@@ -32,6 +41,31 @@ pub enum Mutation {
         /// The key.
         key: Bytes,
     },
+    /// Sets a key that expires, or sets when it does.
+    PutUntil {
+        /// The key.
+        key: Bytes,
+        /// The value, version and log time of its end.
+        stored: Stored,
+    },
+}
+
+impl Mutation {
+    /// The key that is changed.
+    pub fn key(&self) -> &Bytes {
+        match self {
+            Self::Put { key, .. } | Self::Delete { key } | Self::PutUntil { key, .. } => key,
+        }
+    }
+
+    /// What the key is afterwards; `version`: of this write.
+    pub fn stored(&self, version: Version) -> Option<Stored> {
+        match self {
+            Self::Put { value, .. } => Some(Stored { value: value.clone(), version, expires_ms: None }),
+            Self::Delete { .. } => None,
+            Self::PutUntil { stored, .. } => Some(stored.clone()),
+        }
+    }
 }
 
 /// Why a store cannot answer. After one of these on the write path the node stops acknowledging.
@@ -56,12 +90,12 @@ pub trait View: Send + Sync {
     fn stamp_ms(&self) -> u64;
     /// Grows when a snapshot replaces the whole store.
     fn generation(&self) -> u64;
-    /// The value of a key.
+    /// The value of a key, unless it has expired at the view's log time.
     ///
     /// # Errors
     /// When the engine cannot read.
     fn get(&self, key: &[u8]) -> Result<Option<Stored>, StorageError>;
-    /// Shows the keys of a range in order, until `look` says false.
+    /// Shows the keys of a range in order, expired ones too, until `look` says false.
     ///
     /// # Errors
     /// When the engine cannot read.

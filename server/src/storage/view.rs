@@ -3,23 +3,26 @@
 //! A view pins what it shows until it is dropped. It writes nothing. A plain `Keyspace::get` reads between the
 //! items of a batch; only views are read (a lint forbids the other).
 
+use crate::storage::expiry::Expiry;
 use crate::storage::scan::{KeyRange, SeenRow};
+use crate::storage::spaces::Spaces;
 use crate::storage::state_store::{StorageError, Stored, View};
 use bytes::Bytes;
-use fjall::{Keyspace, Readable, Snapshot};
+use fjall::{Readable, Snapshot};
 use std::ops::Bound;
 use tiedkv_protocol::ids::{Position, Version};
 
 /// Version of the bytes of a value on disk.
 pub const VALUE_FORMAT: u8 = 1;
+/// The same of a value that expires.
+pub const VALUE_FORMAT_EXPIRING: u8 = 2;
 /// Bytes before the value: format and version.
 pub const VALUE_PREFIX_BYTES: usize = 1 + 8;
 
 /// A frozen state of a [`FjallStore`](crate::storage::fjall_store::FjallStore).
 pub struct FjallView {
     pub(super) snapshot: Snapshot,
-    pub(super) data: Keyspace,
-    pub(super) outcomes: Keyspace,
+    pub(super) spaces: Spaces,
     pub(super) position: Position,
     pub(super) stamp_ms: u64,
     pub(super) generation: u64,
@@ -39,18 +42,46 @@ pub fn encode_value(version: Version, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Splits kept bytes into version and value.
+/// As [`encode_value`]; of a value that expires the format is another and the log time of its end (little-endian)
+/// follows the version.
+pub fn encode_stored(stored: &Stored) -> Vec<u8> {
+    let Some(expires_ms) = stored.expires_ms else { return encode_value(stored.version, &stored.value) };
+    let mut bytes = Vec::with_capacity(VALUE_PREFIX_BYTES + 8 + stored.value.len());
+    bytes.push(VALUE_FORMAT_EXPIRING);
+    bytes.extend_from_slice(&stored.version.0.to_le_bytes());
+    bytes.extend_from_slice(&expires_ms.to_le_bytes());
+    bytes.extend_from_slice(&stored.value);
+    bytes
+}
+
+/// A value as kept on disk, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptValue<'a> {
+    /// The position of the write that made it.
+    pub version: Version,
+    /// The log time at which it expires.
+    pub expires_ms: Option<u64>,
+    /// The bytes.
+    pub value: &'a [u8],
+}
+
+/// Takes kept bytes apart.
 ///
 /// # Errors
 /// When they are of another format or too short.
-pub fn decode_value(bytes: &[u8]) -> Result<(Version, &[u8]), StorageError> {
-    match bytes.split_first() {
-        Some((&VALUE_FORMAT, rest)) => match rest.split_first_chunk::<8>() {
-            Some((version, value)) => Ok((Version(u64::from_le_bytes(*version)), value)),
-            None => Err(StorageError::Corrupt("a value shorter than its version".to_owned())),
-        },
-        Some((format, _)) => Err(StorageError::Corrupt(format!("a value of format {format}, want {VALUE_FORMAT}"))),
-        None => Err(StorageError::Corrupt("a value without a format".to_owned())),
+pub fn decode_value(bytes: &[u8]) -> Result<KeptValue<'_>, StorageError> {
+    let short = || StorageError::Corrupt("a value shorter than its version".to_owned());
+    let (format, rest) =
+        bytes.split_first().ok_or_else(|| StorageError::Corrupt("a value without a format".to_owned()))?;
+    let (version, rest) = rest.split_first_chunk::<8>().ok_or_else(short)?;
+    let version = Version(u64::from_le_bytes(*version));
+    match *format {
+        VALUE_FORMAT => Ok(KeptValue { version, expires_ms: None, value: rest }),
+        VALUE_FORMAT_EXPIRING => {
+            let (expires, value) = rest.split_first_chunk::<8>().ok_or_else(short)?;
+            Ok(KeptValue { version, expires_ms: Some(u64::from_le_bytes(*expires)), value })
+        }
+        format => Err(StorageError::Corrupt(format!("a value of format {format}, want {VALUE_FORMAT}"))),
     }
 }
 
@@ -76,14 +107,7 @@ impl View for FjallView {
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Stored>, StorageError> {
-        match self.snapshot.get(&self.data, key).map_err(engine_error)? {
-            None => Ok(None),
-            Some(bytes) => {
-                let (version, value) = decode_value(&bytes)?;
-                // Copied: a slice of the engine would pin its whole block.
-                Ok(Some(Stored { value: Bytes::copy_from_slice(value), version }))
-            }
-        }
+        Ok(self.stored(key)?.filter(|stored| stored.alive(self.stamp_ms)))
     }
 
     fn scan(&self, range: KeyRange<'_>, look: &mut dyn FnMut(SeenRow<'_>) -> bool) -> Result<(), StorageError> {
@@ -92,11 +116,11 @@ impl View for FjallView {
         }
         let hi = range.hi.map_or(Bound::Unbounded, Bound::Excluded);
         let bounds: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Included(range.lo), hi);
-        let mut rows = self.snapshot.range::<&[u8], _>(&self.data, bounds);
+        let mut rows = self.snapshot.range::<&[u8], _>(&self.spaces.data, bounds);
         while let Some(guard) = if range.reverse { rows.next_back() } else { rows.next() } {
             let (key, bytes) = guard.into_inner().map_err(engine_error)?;
-            let (version, value) = decode_value(&bytes)?;
-            if !look(SeenRow { key: &key, value, version }) {
+            let KeptValue { version, expires_ms, value } = decode_value(&bytes)?;
+            if !look(SeenRow { key: &key, value, version, expires_ms }) {
                 break;
             }
         }
@@ -105,6 +129,40 @@ impl View for FjallView {
 }
 
 impl FjallView {
+    /// What is kept of a key, expired or not.
+    ///
+    /// # Errors
+    /// When the engine cannot read.
+    pub fn stored(&self, key: &[u8]) -> Result<Option<Stored>, StorageError> {
+        let Some(bytes) = self.snapshot.get(&self.spaces.data, key).map_err(engine_error)? else { return Ok(None) };
+        let KeptValue { version, expires_ms, value } = decode_value(&bytes)?;
+        // Copied: a slice of the engine would pin its whole block.
+        Ok(Some(Stored { value: Bytes::copy_from_slice(value), version, expires_ms }))
+    }
+
+    /// When keys expire, earliest first, behind `after` and up to and with `until_ms`. An entry may be of a key that was
+    /// changed since.
+    pub fn expiries(
+        &self,
+        after: Option<&Expiry>,
+        until_ms: u64,
+    ) -> impl Iterator<Item = Result<Expiry, StorageError>> + '_ {
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.encode()));
+        let until = match until_ms.checked_add(1) {
+            // Nothing lies behind a bound that is below where it begins; the engine would not like to be asked.
+            Some(until) => Bound::Excluded(until.to_be_bytes().to_vec().max(after.map_or(Vec::new(), |after| {
+                let mut bytes = after.encode();
+                bytes.push(0);
+                bytes
+            }))),
+            None => Bound::Unbounded,
+        };
+        self.snapshot.range::<Vec<u8>, _>(&self.spaces.expiry, (from, until)).map(|guard| {
+            let key = guard.key().map_err(engine_error)?;
+            Expiry::decode(&key).ok_or_else(|| StorageError::Corrupt("an expiry shorter than its time".to_owned()))
+        })
+    }
+
     /// What the state machine keeps beside the position.
     pub fn note(&self) -> &Bytes {
         &self.note
@@ -117,12 +175,12 @@ impl FjallView {
 
     /// All values in order of key, as kept on disk.
     pub fn values(&self) -> impl Iterator<Item = Result<(Bytes, Bytes), StorageError>> + '_ {
-        self.snapshot.iter(&self.data).map(pair)
+        self.snapshot.iter(&self.spaces.data).map(pair)
     }
 
     /// All records of outcomes in order of position; the key is the position, big-endian.
     pub fn outcomes(&self) -> impl Iterator<Item = Result<(Bytes, Bytes), StorageError>> + '_ {
-        self.snapshot.range(&self.outcomes, (self.forgotten.0 + 1).to_be_bytes()..).map(pair)
+        self.snapshot.range(&self.spaces.outcomes, (self.forgotten.0 + 1).to_be_bytes()..).map(pair)
     }
 }
 

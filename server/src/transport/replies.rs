@@ -237,7 +237,8 @@ mod tests {
             flags: 0,
             unhealthy_pairs: 0,
         };
-        let found = Found { version: None, level: ReadLevel::Linearizable, position: Position(1) };
+        let found =
+            Found { version: None, level: ReadLevel::Linearizable, position: Position(1), remaining_ms: None };
         let reply = ReadReply { request: RequestId(5), service, outcome: Ok(found) };
         replies.read_reply(reply, Bytes::from(vec![0; VALUE_BYTES_MAX + (1 << 20)]));
         let mut decoder = FrameDecoder::default();

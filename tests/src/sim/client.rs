@@ -247,9 +247,12 @@ impl Client {
 
     fn judge(&self, reply: &Reply) -> Answer {
         let outcome = match &reply.outcome {
-            Ok(position) => {
-                Ok(Found { version: None, level: ReadLevel::Session { seen: *position }, position: *position })
-            }
+            Ok(position) => Ok(Found {
+                version: None,
+                level: ReadLevel::Session { seen: *position },
+                position: *position,
+                remaining_ms: None,
+            }),
             Err((code, hint)) => {
                 let retry_after_us = u64::try_from(hint.as_micros()).unwrap_or(u64::MAX);
                 Err(Failure { retry_after_us, ..Failure::new(*code, "") })

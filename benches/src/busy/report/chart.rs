@@ -105,13 +105,13 @@ pub struct Line {
 
 /// Lines over two axes, with a legend below. `event` is a span of x that is marked.
 pub fn lines(title: &str, x: &Axis, y: &Axis, lines: &[Line], event: Option<(f64, f64)>) -> String {
-    let (plot_width, plot_height, top) = (WIDTH - LEFT - 12.0, 190.0, 42.0);
+    let (plot_width, plot_height, top) = (WIDTH - LEFT - 22.0, 190.0, 50.0);
     let rows = lines.len().div_ceil(3) as f64;
     let height = top + plot_height + BELOW + rows * 18.0 + 6.0;
     let at_x = |value: f64| LEFT + x.place(value) * plot_width;
     let at_y = |value: f64| top + (1.0 - y.place(value)) * plot_height;
     let mut svg = open(title, height);
-    let _ = write!(svg, "<text class='dim small' x='4' y='34'>{}</text>", escaped(&y.name));
+    let _ = write!(svg, "<text class='dim small' x='4' y='33'>{}</text>", escaped(&y.name));
     if let Some((from, to)) = event {
         let (from, to) = (at_x(from), at_x(to));
         let width = (to - from).max(1.5);
@@ -219,8 +219,12 @@ pub fn bars(title: &str, heads: [&str; 2], all: &[Bar]) -> String {
     svg + "</svg>"
 }
 
-/// A map: rows times columns of ratios, coloured by whether they are below 1, about 1 or above.
-pub fn map(title: &str, columns: &[&str], rows: &[(&str, Vec<Option<f64>>)]) -> String {
+/// A cell of a map: a ratio, and whether it is judged.
+pub type Ratio = Option<(f64, bool)>;
+
+/// A map: rows times columns of ratios, coloured by whether they are below 1, about 1 or above; one that is not judged
+/// has no colour.
+pub fn map(title: &str, columns: &[&str], rows: &[(&str, Vec<Ratio>)]) -> String {
     let (names, cell) = (122.0, (WIDTH - 122.0 - 4.0) / columns.len().max(1) as f64);
     let mut svg = open(title, 64.0 + rows.len() as f64 * 22.0 + 6.0);
     for (index, column) in columns.iter().enumerate() {
@@ -232,8 +236,11 @@ pub fn map(title: &str, columns: &[&str], rows: &[(&str, Vec<Option<f64>>)]) -> 
         let _ =
             write!(svg, "<text class='small end' x='{}' y='{}'>{}</text>", names - 6.0, top + 14.0, escaped(name));
         for (column, ratio) in ratios.iter().enumerate() {
-            let Some(ratio) = ratio else { continue };
-            let class = if *ratio < 0.95 {
+            let Some((ratio, judged)) = ratio else { continue };
+            let (mark, ratio) = (if *judged { "" } else { "!" }, ratio);
+            let class = if !judged {
+                "bare"
+            } else if *ratio < 0.95 {
                 "win"
             } else if *ratio <= 1.05 {
                 "tie"
@@ -247,7 +254,8 @@ pub fn map(title: &str, columns: &[&str], rows: &[(&str, Vec<Option<f64>>)]) -> 
                 cell - 2.0
             );
             let middle = left + (cell - 2.0) / 2.0;
-            let _ = write!(svg, "<text class='small mid' x='{middle:.1}' y='{}'>{ratio:.2}</text>", top + 14.0);
+            let _ =
+                write!(svg, "<text class='small mid' x='{middle:.1}' y='{}'>{ratio:.2}{mark}</text>", top + 14.0);
         }
     }
     svg + "</svg>"
@@ -307,8 +315,11 @@ mod tests {
 
     #[test]
     fn a_map_marks_wins_and_losses() {
-        let svg =
-            map("m", &["tied2"], &[("busy", vec![Some(0.4)]), ("far", vec![Some(1.3)]), ("idle", vec![None])]);
+        let svg = map(
+            "m",
+            &["tied2"],
+            &[("busy", vec![Some((0.4, true))]), ("far", vec![Some((1.3, true))]), ("idle", vec![None])],
+        );
         assert!(
             svg.contains("class='win'") && svg.contains("class='lose'") && !svg.contains("class='tie'"),
             "{svg}"

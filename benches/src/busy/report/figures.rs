@@ -98,12 +98,10 @@ fn curve(scene: &str, rows: &[&BusyRow]) -> Figure {
     let last = all.iter().flat_map(|line| line.points.iter().map(|(at, _)| *at)).fold(10.0, f64::max);
     let ticks =
         [(1.0, "all"), (2.0, "p50"), (10.0, "p90"), (100.0, "p99"), (1_000.0, "p99.9"), (10_000.0, "p99.99")];
-    let shown = ticks.iter().position(|(at, _)| *at >= last * 0.999).unwrap_or(ticks.len() - 1);
-    let x = Axis {
-        name: "share of reads that are faster (log of the rest)".to_owned(),
-        scale: Scale::Log,
-        ticks: ticks[..=shown].iter().map(|(at, name)| (*at, (*name).to_owned())).collect(),
-    };
+    let shown = ticks.iter().take_while(|(at, _)| *at <= last * 1.0001);
+    let mut ticks: Vec<(f64, String)> = shown.map(|(at, name)| (*at, (*name).to_owned())).collect();
+    ticks.push((last, String::new()));
+    let x = Axis { name: "share of reads that are faster (log of the rest)".to_owned(), scale: Scale::Log, ticks };
     // The first points (the fastest reads) would only stretch the axis.
     let spans = all.iter().flat_map(|line| line.points.iter().filter(|(at, _)| *at > 1.2).map(|(_, span)| *span));
     let y = Axis::over("ms from the planned send", Scale::Log, spans.collect::<Vec<_>>().into_iter());
@@ -210,8 +208,12 @@ fn cells(document: &Document) -> Option<Figure> {
     let mut rows = Vec::new();
     for scene in document.scenes() {
         let Some(base) = document.row(scene, "untied").and_then(|row| row.p99_us) else { continue };
-        let ratio = |policy: &&str| Some(document.row(scene, policy)?.p99_us? as f64 / base.max(1) as f64);
-        let ratios: Vec<Option<f64>> = policies.iter().map(ratio).collect();
+        let base_judged = document.row(scene, "untied").is_some_and(|row| row.judged);
+        let ratio = |policy: &&str| {
+            let row = document.row(scene, policy)?;
+            Some((row.p99_us? as f64 / base.max(1) as f64, row.judged && base_judged))
+        };
+        let ratios: Vec<Option<(f64, bool)>> = policies.iter().map(ratio).collect();
         if ratios.iter().any(Option::is_some) {
             rows.push((scene, ratios));
         }

@@ -4,9 +4,8 @@ use super::chart::escaped;
 use super::figures::{Group, figures, highest_load};
 use super::style::{FIGURE, PAGE};
 use crate::busy::document::{Document, Run};
-use crate::busy::policy::POLICIES;
 use crate::busy::row::BusyRow;
-use crate::busy::scene;
+use crate::busy::{policy, scene};
 use std::fmt::Write;
 
 /// "The Tail at Scale" (Dean and Barroso, CACM 56(2), 2013), table 2: milliseconds at p50, p90, p99, p99.9.
@@ -50,7 +49,7 @@ pub fn page(document: &Document) -> String {
 }
 
 const MAP: &str = "Each cell is the p99 of the policy over that of untied reads in the same scene: below .95 a win, above \
-1.05 a loss.";
+1.05 a loss. One with a ! is not judged: the machine was too busy or stood still.";
 const CURVES: &str = "Further right is rarer: each grid line is ten times fewer reads. Dotted: the limit on the run's own \
 arrivals, draws and lanes, as if a scheduler without delay had known every queue (join the shortest workload of two or \
 three), two measured crossings added.";
@@ -102,7 +101,7 @@ fn highest(document: &Document) -> String {
 /// The paper's table beside ours.
 fn paper(document: &Document) -> String {
     let mut html = String::from(
-        "<h2>The paper's table beside ours</h2><div class='scroll'><table><thead><tr><th></th><th>p50</th><th>p90</th>\
+        "<h2>The paper's table beside ours</h2><div class='scroll'><table class='paper'><thead><tr><th></th><th>p50</th><th>p90</th>\
          <th>p99</th><th>p99.9</th></tr></thead><tbody>",
     );
     for (index, (name, spans)) in PAPER.iter().enumerate() {
@@ -140,7 +139,6 @@ fn milliseconds(span: Option<u64>) -> String {
 /// All figures as a table.
 fn numbers(document: &Document) -> String {
     let heads = [
-        "policy",
         "reads",
         "errors",
         "p50",
@@ -159,7 +157,9 @@ fn numbers(document: &Document) -> String {
         "tie delay us",
         "CPU busy %",
     ];
-    let mut html = String::from("<h2>All rows</h2><div class='scroll'><table><thead><tr><th>scene</th>");
+    let mut html = String::from(
+        "<h2>All rows</h2><div class='scroll'><table><thead><tr><th>scene</th><th class='name'>policy</th>",
+    );
     heads.iter().for_each(|head| html += &format!("<th>{head}</th>"));
     html += "</tr></thead><tbody>";
     let number =
@@ -167,7 +167,6 @@ fn numbers(document: &Document) -> String {
     for row in &document.rows {
         let delay = row.tie_delay_p50_us.zip(row.tie_delay_realised_p50_us);
         let cells = [
-            escaped(&row.policy),
             row.reads.to_string(),
             row.errors.to_string(),
             milliseconds(row.p50_us),
@@ -186,7 +185,7 @@ fn numbers(document: &Document) -> String {
             delay.map_or("-".to_owned(), |(asked, realised)| format!("{asked} / {realised}")),
             format!("{:.0}{}", row.machine_busy_pct, if row.judged { "" } else { " (not judged)" }),
         ];
-        let _ = write!(html, "<tr><td>{}</td>", escaped(&row.scene));
+        let _ = write!(html, "<tr><td>{}</td><td class='name'>{}</td>", escaped(&row.scene), escaped(&row.policy));
         cells.iter().for_each(|cell| html += &format!("<td>{cell}</td>"));
         html += "</tr>";
     }
@@ -211,14 +210,14 @@ fn conditions(document: &Document) -> String {
         );
     }
     html += "<h2>Scenes and policies</h2><dl>";
-    let known = scene::all();
     for name in document.scenes() {
-        let about = known.iter().find(|scene| scene.name == name);
-        let about = about.map_or(String::new(), |scene| format!("{} ({})", scene.about, scene.bed.about()));
+        let found = scene::named(name).ok().and_then(|scenes| scenes.into_iter().next());
+        let about = found.map_or(String::new(), |scene| format!("{} ({})", scene.about, scene.bed.about()));
         let _ = write!(html, "<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(&about));
     }
     for name in document.policies() {
-        let about = POLICIES.iter().find(|policy| policy.name == name).map_or("", |policy| policy.about);
+        let found = policy::named(name).ok().and_then(|policies| policies.into_iter().next());
+        let about = found.map_or("", |policy| policy.about);
         let _ = write!(html, "<dt>{}</dt><dd>{}</dd>", escaped(name), escaped(about));
     }
     html + "</dl>"

@@ -16,9 +16,9 @@ const POLICIES: [(&str, &str, &str); 15] = [
     ("tied3", "c3", ""),
     ("tied3+rescue", "c3", "6 3"),
     ("default", "c6", ""),
-    ("JSW(2)", "c2", "1 3"),
-    ("JSW(3)", "c3", "1 3"),
-    ("central queue", "c0", "1 3"),
+    ("JSW(2)", "c2", "2 3"),
+    ("JSW(3)", "c3", "2 3"),
+    ("central queue", "c0", "2 3"),
 ];
 
 /// Class of a policy's colour.
@@ -49,7 +49,7 @@ svg .c4{stroke:var(--c4)}svg .c5{stroke:var(--c5)}svg .c6{stroke:var(--c6)}svg .
 svg .f0{fill:var(--c0)}svg .f1{fill:var(--c1)}svg .f2{fill:var(--c2)}svg .f3{fill:var(--c3)}
 svg .f4{fill:var(--c4)}svg .f5{fill:var(--c5)}svg .f6{fill:var(--c6)}svg .f7{fill:var(--c7)}
 svg .whisker{stroke:var(--ink);stroke-width:1}
-svg .win{fill:var(--win)}svg .tie{fill:var(--tie)}svg .lose{fill:var(--lose)}svg .event{fill:var(--lose);opacity:.35}
+svg .win{fill:var(--win)}svg .tie{fill:var(--tie)}svg .lose{fill:var(--lose)}svg .bare{fill:none;stroke:var(--grid)}svg .event{fill:var(--lose);opacity:.35}
 ";
 
 /// What the page needs beside it.
@@ -65,7 +65,7 @@ figure{margin:0;padding:.6rem;background:var(--panel);border-radius:8px}figure s
 .scroll{overflow-x:auto;max-width:100%}
 table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}
 th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid var(--grid);white-space:nowrap}
-th:first-child,td:first-child,th.left,td.left{text-align:left}thead th{color:var(--dim);font-weight:600}
+th:first-child,td:first-child,th.name,td.name{text-align:left}thead th{color:var(--dim);font-weight:600}
 .dim{color:var(--dim)}dl{display:grid;grid-template-columns:max-content minmax(0,1fr);gap:.2rem 1rem}dt{color:var(--dim)}dd{margin:0}
 @media (max-width:500px){dl{grid-template-columns:minmax(0,1fr)}body{padding:1rem .6rem 3rem}}
 ";

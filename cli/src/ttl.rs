@@ -1,0 +1,45 @@
+//! `tiedkv ttl`: what a key has left, or a new time to live for it.
+
+use crate::args::Format;
+use crate::args_data::Ttl;
+use crate::connect::connect;
+use crate::escape::unescape;
+use crate::outcome::{End, usage};
+use crate::output;
+use anyhow::Result;
+use serde_json::json;
+use std::time::Duration;
+use tiedkv_client::options::parse_span;
+
+/// Runs the command. An absent key ends with 1.
+///
+/// # Errors
+/// When key or span are wrong, or the call fails.
+pub async fn run(args: &Ttl, format: Format) -> Result<End> {
+    let key = unescape(&args.key).map_err(usage)?;
+    let set = args.set.as_deref().map(parse_span).transpose().map_err(usage)?;
+    let client = connect(&args.connect).await?;
+    let found = match (set, args.never) {
+        (Some(ttl), _) => client.touch(key.clone(), ttl).await?,
+        (None, true) => client.persist(key.clone()).await?,
+        (None, false) => true,
+    };
+    let value = if found { client.get(key).await? } else { None };
+    client.close();
+    let Some(value) = value else {
+        eprintln!("tiedkv: no key `{}`", args.key);
+        return Ok(End::NotFound);
+    };
+    let left = value.remaining.map(milliseconds);
+    let text = left.map_or_else(|| "never".to_owned(), |left| format!("{left} ms"));
+    match format {
+        Format::Json => output::json(&json!({ "key": args.key, "ttl_ms": left, "version": value.version.0 }))?,
+        Format::Table => output::pairs(&[("key", args.key.clone()), ("expires in", text)])?,
+        Format::Raw => output::bytes(format!("{text}\n").as_bytes())?,
+    }
+    Ok(End::Ok)
+}
+
+fn milliseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

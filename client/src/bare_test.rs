@@ -1,0 +1,103 @@
+//! What an untied read costs the client's CPU beside a bare request on the same link. Long; prints the ratio.
+
+use crate::fake_node::FakeCluster;
+use crate::mailbox::Mailbox;
+use crate::operation::Operation;
+use crate::options::{Level, ReadOptions};
+use crate::policy::ReadPolicy;
+use crate::tally::Slot;
+use crate::{Client, View, clock};
+use bytes::Bytes;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+use tiedkv_protocol::ids::{ReadId, RequestId, SHARD_ZERO};
+use tiedkv_protocol::request::{Class, CopyKind, ReadLevel, ReadOperation, ReadRequest};
+
+const AT_ONCE: usize = 16;
+const READS: usize = 4_000;
+
+fn cpu() -> Duration {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
+}
+
+async fn bare(client: &Client, number: usize) {
+    let now = clock::now();
+    let table = client.view.shared().connections().table().clone();
+    let link = table.peers[number % table.peers.len()].link().unwrap();
+    let mailbox: Arc<Mailbox> = Arc::default();
+    let request = ReadRequest {
+        request: RequestId(0),
+        shard: SHARD_ZERO,
+        read: ReadId(crate::shared::random_u128()),
+        kind: CopyKind::First,
+        tie: None,
+        level: ReadLevel::Stale { bound_us: None },
+        class: Class::Interactive,
+        time_left_us: 1_000_000,
+        operation: ReadOperation::Get { key: Bytes::from_static(b"k") },
+    };
+    let slot = Slot::new(Operation::Get, ReadPolicy::UNTIED);
+    link.send_copy(request, slot, &mailbox, 0, now).unwrap();
+    poll_fn(|context| mailbox.poll_take(context)).await;
+}
+
+async fn through_the_engine(view: &View) {
+    let level = Some(Level::Stale { bound: None });
+    let options = ReadOptions { policy: Some(ReadPolicy::UNTIED), level, ..ReadOptions::default() };
+    view.get_with(Bytes::from_static(b"k"), options).await.unwrap();
+}
+
+/// CPU of this thread per read, `AT_ONCE` under way.
+async fn measure(client: &Client, engine: bool) -> Duration {
+    let before = cpu();
+    let local = tokio::task::LocalSet::new();
+    let work = async {
+        let mut tasks = tokio::task::JoinSet::new();
+        for task in 0..AT_ONCE {
+            let client = client.clone();
+            tasks.spawn_local(async move {
+                for number in 0..READS / AT_ONCE {
+                    if engine { through_the_engine(&client.view).await } else { bare(&client, task + number).await }
+                }
+            });
+        }
+        while tasks.join_next().await.is_some() {}
+    };
+    local.run_until(work).await;
+    (cpu() - before) / READS as u32
+}
+
+#[test]
+#[ignore = "long: measures CPU, wants a quiet machine"]
+fn an_untied_read_costs_little_more_than_a_bare_request() {
+    let (told, config) = std::sync::mpsc::sync_channel(1);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let nodes = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let cluster = FakeCluster::start(3).await;
+            told.send(cluster.config()).unwrap();
+            drop(stopped.await);
+        });
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut ratios = runtime.block_on(async {
+        let client = Client::connect(config.recv().unwrap()).await.unwrap();
+        client.all_connected(Duration::from_secs(10)).await.unwrap();
+        measure(&client, false).await;
+        let mut ratios = Vec::new();
+        for _ in 0..9 {
+            let (bare, engine) = (measure(&client, false).await, measure(&client, true).await);
+            ratios.push((engine.as_secs_f64() / bare.as_secs_f64(), bare, engine));
+        }
+        ratios
+    });
+    drop(stop);
+    nodes.join().unwrap();
+    ratios.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let (ratio, bare, engine) = ratios[ratios.len() / 2];
+    println!("client CPU per untied read {engine:?}, bare request {bare:?}: {ratio:.3} x (median of 9)");
+    assert!(ratio < 1.5, "{ratio}");
+}

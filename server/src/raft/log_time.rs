@@ -1,0 +1,158 @@
+//! Log time: the stamps of entries, by which keys expire. Pure.
+//!
+//! A stamp is the leader's wall clock, never below an earlier stamp, and at most what has passed on the monotonic clock
+//! since the last stamp of another leader (or the last agreement), plus [`STEP_MAX_MS`]. A wall clock that is further
+//! ahead, as after a full outage or because it was set wrongly, is believed only as far as a majority of the members'
+//! clocks are that far too. So a step of one clock neither kills keys, nor, since stamps do not fall, revives them.
+
+use std::time::Duration;
+use tiedkv_protocol::moment::Moment;
+
+/// How far stamps may run ahead of the monotonic clock without others agreeing, milliseconds.
+pub const STEP_MAX_MS: u64 = 1_000;
+
+/// The log time of one member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogTime {
+    anchor_ms: u64,
+    anchor_at: Moment,
+    last_ms: u64,
+}
+
+/// A stamp for the next entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Milliseconds since the Unix epoch.
+    pub ms: u64,
+    /// The wall clock is further ahead: the others must be asked.
+    pub held: bool,
+}
+
+impl LogTime {
+    /// After the last entry that is known, now.
+    pub fn new(stamp_ms: u64, now: Moment) -> Self {
+        Self { anchor_ms: stamp_ms, anchor_at: now, last_ms: stamp_ms }
+    }
+
+    /// The stamp of an entry that is made now. Before the first stamp of all (0) any wall clock is believed.
+    pub fn stamp(&mut self, wall_ms: u64, now: Moment) -> Stamp {
+        let passed = u64::try_from(now.since(self.anchor_at).as_millis()).unwrap_or(u64::MAX);
+        let most = self.anchor_ms.saturating_add(passed).saturating_add(STEP_MAX_MS);
+        let first = self.last_ms == 0;
+        if first {
+            (self.anchor_ms, self.anchor_at) = (wall_ms, now);
+        }
+        let held = !first && wall_ms > most;
+        self.last_ms = self.last_ms.max(if held { most } else { wall_ms });
+        Stamp { ms: self.last_ms, held }
+    }
+
+    /// An entry was applied; one of this member's own changes nothing.
+    pub fn applied(&mut self, stamp_ms: u64, now: Moment) {
+        if stamp_ms > self.last_ms {
+            *self = Self::new(stamp_ms, now);
+        }
+    }
+
+    /// The clocks of members that answered, this one's included, of `members` in all. Returns whether stamps may go on
+    /// further than before.
+    pub fn agree(&mut self, mut clocks_ms: Vec<u64>, members: usize, now: Moment) -> bool {
+        clocks_ms.sort_unstable_by(|one, other| other.cmp(one));
+        let Some(agreed) = clocks_ms.get(members / 2).copied() else { return false };
+        let further = agreed > self.last_ms;
+        if further {
+            (self.anchor_ms, self.anchor_at) = (agreed, now);
+        }
+        further
+    }
+
+    /// How long ago the anchor was set; for tests and status.
+    pub fn anchored_for(&self, now: Moment) -> Duration {
+        now.since(self.anchor_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const T: u64 = 1_700_000_000_000;
+
+    fn at(ms: u64) -> Moment {
+        Moment::ZERO + Duration::from_millis(ms)
+    }
+
+    fn stamp(time: &mut LogTime, wall_ms: u64, now_ms: u64) -> (u64, bool) {
+        let Stamp { ms, held } = time.stamp(wall_ms, at(now_ms));
+        (ms, held)
+    }
+
+    #[test]
+    fn stamps_follow_the_wall_clock_and_never_fall() {
+        let mut time = LogTime::new(T, at(0));
+        assert_eq!(stamp(&mut time, T + 5, 5), (T + 5, false));
+        assert_eq!(stamp(&mut time, T - 3_600_000, 6), (T + 5, false), "a clock set back holds the stamp");
+        assert_eq!(stamp(&mut time, T + 1_000, 1_000), (T + 1_000, false));
+    }
+
+    #[test]
+    fn a_clock_set_forward_brings_one_second_in_all_however_many_entries_follow() {
+        let mut time = LogTime::new(T, at(0));
+        for n in 0..1_000 {
+            let (ms, held) = stamp(&mut time, T + 3_600_000, n);
+            assert_eq!((ms, held), (T + n + STEP_MAX_MS, true));
+            // What it made is applied again and again.
+            time.applied(ms, at(n));
+        }
+    }
+
+    #[test]
+    fn a_majority_of_clocks_lets_log_time_catch_up_and_one_alone_does_not() {
+        let mut time = LogTime::new(T, at(0));
+        let hour = 3_600_000;
+        assert!(stamp(&mut time, T + hour, 1).1);
+        assert!(!time.agree(vec![T + hour, T + 1, T + 2], 3, at(2)));
+        assert!(!time.agree(vec![T + hour], 3, at(2)), "nobody else answered");
+        assert!(time.agree(vec![T + hour, T + hour - 70, T], 3, at(2)));
+        assert_eq!(stamp(&mut time, T + hour, 3), (T + hour, false));
+        let mut alone = LogTime::new(T, at(0));
+        assert!(stamp(&mut alone, T + hour, 1).1);
+        assert!(alone.agree(vec![T + hour], 1, at(1)), "the only member is the majority");
+    }
+
+    #[test]
+    fn a_new_leader_goes_on_from_the_stamps_of_the_old_one() {
+        let mut time = LogTime::new(T, at(0));
+        // An hour of entries of another leader, whose clock is right; this member's own is an hour ahead.
+        for second in 1..=3_600 {
+            time.applied(T + second * 1_000, at(second * 1_000));
+        }
+        let (ms, held) = stamp(&mut time, T + 2 * 3_600_000, 3_600_500);
+        assert_eq!((ms, held), (T + 3_600_000 + 500 + STEP_MAX_MS, true));
+    }
+
+    #[test]
+    fn the_first_stamp_of_all_believes_the_wall_clock() {
+        let mut time = LogTime::new(0, at(0));
+        assert_eq!(stamp(&mut time, T, 1), (T, false));
+        assert!(stamp(&mut time, T + 3_600_000, 2).1);
+    }
+
+    proptest! {
+        #[test]
+        fn stamps_never_fall_and_never_outrun_the_monotonic_clock_by_more_than_a_second(
+            steps in prop::collection::vec((0_u64..5_000, -10_000_000_i64..10_000_000), 1..100),
+        ) {
+            let mut time = LogTime::new(T, at(0));
+            let (mut now, mut last) = (0, T);
+            for (pause, wall) in steps {
+                now += pause;
+                let wall = T.saturating_add_signed(wall) + now;
+                let (ms, _) = stamp(&mut time, wall, now);
+                prop_assert!(ms >= last && ms <= T + now + STEP_MAX_MS);
+                last = ms;
+            }
+        }
+    }
+}

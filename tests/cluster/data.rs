@@ -1,0 +1,109 @@
+//! Scans and counts over real processes: pages join over replicas, sessions see their own writes, a replica may die in
+//! the middle of a scan.
+
+use crate::bed::{Bed, PATIENCE, within};
+use tiedkv_benches::cluster::{Device, Storage};
+use tiedkv_client::{Client, Level, ReadOptions, ReadPolicy, ScanOptions, ScanRange, WriteOptions};
+
+/// Three replicated nodes on disk, real device, and a client that waits as long as a busy machine needs.
+pub async fn replicated() -> Bed {
+    let mut bed = Bed::with(3, |settings| {
+        settings.storage = Storage::Disk;
+        settings.device = Device::Real;
+    })
+    .await;
+    bed.client = Client::connect_url(&patient_url(&bed)).await.unwrap();
+    bed.client.all_connected(PATIENCE).await.unwrap();
+    bed
+}
+
+/// The cluster's URL with a deadline of [`PATIENCE`].
+pub fn patient_url(bed: &Bed) -> String {
+    format!("{}&deadline={}s", bed.cluster.url(), PATIENCE.as_secs())
+}
+
+/// Puts rows many at a time.
+pub async fn fill(client: &Client, rows: impl Iterator<Item = (String, Vec<u8>)>) {
+    let mut out = tokio::task::JoinSet::new();
+    for (key, value) in rows {
+        if out.len() >= 64 {
+            out.join_next().await.unwrap().unwrap();
+        }
+        let client = client.clone();
+        out.spawn(async move {
+            let options = WriteOptions { deadline: Some(PATIENCE), ..WriteOptions::default() };
+            client.put_with(key, value, options).await.unwrap();
+        });
+    }
+    while let Some(done) = out.join_next().await {
+        done.unwrap();
+    }
+}
+
+fn tied(page_rows: u32) -> ScanOptions {
+    let read = ReadOptions {
+        policy: Some(ReadPolicy::TIED2),
+        level: Some(Level::Session),
+        deadline: Some(PATIENCE),
+        ..ReadOptions::default()
+    };
+    ScanOptions { page_rows, read, ..ScanOptions::default() }
+}
+
+#[tokio::test]
+async fn a_scan_sees_what_its_session_wrote_and_goes_on_when_a_replica_dies() {
+    let mut bed = replicated().await;
+    let row = |n: u32| (format!("row-{n:05}"), n.to_string().into_bytes());
+    fill(&bed.client, (0..3_000).map(row)).await;
+    assert_eq!(bed.client.count(&ScanRange::prefix("row-")).await.unwrap(), 3_000);
+    assert!(bed.client.exists("row-00000").await.unwrap());
+
+    let mut scan = bed.client.scan(&ScanRange::all(), tied(100)).unwrap();
+    let mut token = None;
+    for n in 0..3_000 {
+        let found = within("a row", scan.next()).await.unwrap().unwrap();
+        let (key, value) = row(n);
+        assert_eq!((&found.key[..], &found.value[..]), (key.as_bytes(), &value[..]));
+        if n == 500 {
+            let dying = bed.nodes()[2];
+            bed.cluster.kill(dying);
+        }
+        if n == 1_999 {
+            token = Some(scan.token());
+        }
+    }
+    assert_eq!(scan.next().await.unwrap(), None);
+
+    let elsewhere = Client::connect_url(&patient_url(&bed)).await.unwrap();
+    let mut rest = elsewhere.resume(token.unwrap(), tied(1_000)).unwrap();
+    assert_eq!(&within("a row", rest.next()).await.unwrap().unwrap().key[..], b"row-02000");
+
+    let greatest = ScanOptions { reverse: true, limit: Some(3), ..tied(2) };
+    let mut scan = bed.client.scan(&ScanRange::before("row-01000"), greatest).unwrap();
+    for n in [999, 998, 997] {
+        assert_eq!(scan.next().await.unwrap().unwrap().key, row(n).0);
+    }
+    assert_eq!(scan.next().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn large_rows_travel_in_pages_of_their_own() {
+    let bed = replicated().await;
+    let row = |n: usize| (format!("large-{n}"), vec![n as u8; 300_000 * n]);
+    fill(&bed.client, (0..6).map(row)).await;
+    let mut scan = bed.client.scan(&ScanRange::prefix("large-"), tied(100)).unwrap();
+    for n in 0..6 {
+        let found = within("a row", scan.next()).await.unwrap().unwrap();
+        assert_eq!((found.key, found.value.to_vec()), row(n).pair());
+    }
+}
+
+trait Pair {
+    fn pair(self) -> (bytes::Bytes, Vec<u8>);
+}
+
+impl Pair for (String, Vec<u8>) {
+    fn pair(self) -> (bytes::Bytes, Vec<u8>) {
+        (self.0.into(), self.1)
+    }
+}

@@ -1,0 +1,142 @@
+//! The tool's commands for many keys against a running cluster; what they print is compared with files in
+//! `tests/cluster/printed/` (set UPDATE_PRINTED to write them anew).
+
+use crate::data::{fill, patient_url, replicated};
+use crate::tool::{code, text, tool};
+use std::path::Path;
+
+/// Compares with the file; a difference shows both.
+fn assert_printed(name: &str, printed: &[u8]) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/cluster/printed").join(name);
+    if std::env::var_os("UPDATE_PRINTED").is_some() {
+        std::fs::write(&path, printed).unwrap();
+    }
+    let expected = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert_eq!(text(printed), text(&expected), "{}", path.display());
+}
+
+/// As printed by a cluster whose versions differ from run to run.
+fn without_versions(printed: &[u8]) -> Vec<u8> {
+    let mut out = String::new();
+    let text = text(printed);
+    let mut parts = text.split("\"version\":");
+    out.push_str(parts.next().unwrap_or_default());
+    for part in parts {
+        out.push_str("\"version\":V");
+        out.push_str(part.trim_start_matches(|c: char| c.is_ascii_digit()));
+    }
+    out.into_bytes()
+}
+
+#[tokio::test]
+async fn scans_counts_and_deletes_print_what_they_are_known_to() {
+    let bed = replicated().await;
+    let url = patient_url(&bed);
+    let rows = [("a/1", "one"), ("a/2", "zwei \u{e4}"), ("a/\u{1}", "tab\there"), ("b", ""), ("c", "last")];
+    fill(&bed.client, rows.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec()))).await;
+    tool(&["put", "--cluster", &url, r"a/\xff", r"\x00\xfe"], b"");
+    let on = |arguments: &[&str]| {
+        let mut all = vec![arguments[0], "--cluster", &url];
+        all.extend(&arguments[1..]);
+        let output = tool(&all, b"");
+        assert_eq!(code(&output), Some(0), "{arguments:?}: {}", text(&output.stderr));
+        output.stdout
+    };
+    assert_printed("scan.txt", &on(&["scan"]));
+    assert_printed("scan-prefix.txt", &on(&["scan", "--prefix", "a/"]));
+    assert_printed("scan-reverse.txt", &on(&["scan", "--reverse", "--limit", "3", "--keys-only"]));
+    assert_printed("scan-range.txt", &on(&["scan", "--from", "a/2", "--to", "c"]));
+    assert_printed("scan-json.txt", &without_versions(&on(&["scan", "-o", "json"])));
+    assert_printed("scan-keys-json.txt", &without_versions(&on(&["scan", "--keys-only", "-o", "json"])));
+    assert_eq!(on(&["scan", "--prefix", "b", "-o", "raw"]), b"\n");
+    assert_eq!(on(&["scan", "--from", "z", "--to", "a"]), b"");
+    assert_eq!(on(&["count", "--prefix", "a/"]), b"4\n");
+    assert_printed("count-json.txt", &on(&["count", "-o", "json"]));
+    assert_eq!(on(&["incr", "a/2x", "-o", "raw"]), b"1\n");
+    assert_eq!(on(&["incr", "a/2x", "-43", "-o", "raw"]), b"-42\n");
+    assert_eq!(on(&["get", "a/2x"]), b"-42");
+    on(&["del", "a/2x"]);
+    assert_eq!(on(&["del", "--prefix", "a/"]), b"4 keys removed\n");
+    assert_printed("del-json.txt", &on(&["del", "--from", "b", "-o", "json"]));
+    assert_eq!(on(&["count"]), b"0\n");
+}
+
+#[tokio::test]
+async fn a_scan_goes_on_from_the_token_it_printed() {
+    let bed = replicated().await;
+    let url = patient_url(&bed);
+    fill(&bed.client, (0..30).map(|n| (format!("k{n:02}"), b"v".to_vec()))).await;
+    let first = tool(&["scan", "--cluster", &url, "--limit", "10", "--keys-only", "--token"], b"");
+    assert_eq!(text(&first.stdout).lines().count(), 10);
+    let token = text(&first.stderr).trim().to_owned();
+    // The limit was ten in all.
+    let rest = tool(&["scan", "--cluster", &url, "--resume", &token], b"");
+    assert_eq!((code(&rest), rest.stdout.len()), (Some(0), 0), "{}", text(&rest.stderr));
+    let token = token.replace(".upk.0.", ".upk.3.");
+    let rest = tool(&["scan", "--cluster", &url, "--resume", &token], b"");
+    assert_eq!(text(&rest.stdout), "k10\nk11\nk12\n", "{}", text(&rest.stderr));
+    let wrong = tool(&["scan", "--cluster", &url, "--resume", "scan1.x"], b"");
+    assert_eq!(code(&wrong), Some(2));
+    for (arguments, named) in [
+        (&["scan", "--limit", "0"][..], "at least 1"),
+        (&["scan", "--prefix", "a", "--from", "b"], "--prefix"),
+        (&["scan", "--prefix", r"\q"], r"\q"),
+        (&["del"], "--prefix"),
+        (&["del", "key", "--prefix", "k"], "--prefix"),
+        (&["scan", "--prefx", "a"], "--prefix"),
+    ] {
+        let mut all = vec![arguments[0], "--cluster", &url];
+        all.extend(&arguments[1..]);
+        let output = tool(&all, b"");
+        assert_eq!(code(&output), Some(2), "{arguments:?}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(named), "{arguments:?}: {}", text(&output.stderr));
+    }
+}
+
+#[tokio::test]
+async fn an_export_comes_back_byte_for_byte_and_goes_on_where_it_was_cut() {
+    let bed = replicated().await;
+    let url = patient_url(&bed);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let row = |n: u32| {
+        let bytes: Vec<u8> = (0..n % 300).map(|byte| (byte * n) as u8).collect();
+        (format!("k{n:04}"), bytes)
+    };
+    fill(&bed.client, (0..1_000).map(row)).await;
+    tool(&["put", "--cluster", &url, r"\x00\xff", r"\xff"], b"");
+    let export = |arguments: &[&str]| {
+        let mut all = vec!["export", "--cluster", &url];
+        all.extend(arguments);
+        tool(&all, b"")
+    };
+    let whole = export(&[]);
+    assert_eq!((code(&whole), text(&whole.stdout).lines().count()), (Some(0), 1_002), "{}", text(&whole.stderr));
+    assert_eq!(text(&whole.stdout).lines().last(), Some("{\"end\":1001}"));
+
+    let file = path("cut.jsonl");
+    std::fs::write(&file, &whole.stdout[..whole.stdout.len() / 2]).unwrap();
+    assert_eq!(code(&export(&[&file])), Some(2), "a file that is there is not overwritten");
+    let resumed = export(&["--resume", &file]);
+    assert_eq!(code(&resumed), Some(0), "{}", text(&resumed.stderr));
+    assert_eq!(std::fs::read(&file).unwrap(), whole.stdout);
+    assert!(text(&export(&["--resume", &file]).stderr).contains("whole already"));
+
+    assert_eq!(code(&tool(&["del", "--cluster", &url, "--prefix", ""], b"")), Some(0));
+    let imported = tool(&["import", "--cluster", &url, &file], b"");
+    assert_eq!((code(&imported), text(&imported.stdout)), (Some(0), "1001 rows\n".to_owned()));
+    assert_eq!(export(&[]).stdout, whole.stdout);
+    let piped = tool(&["import", "--cluster", &url, "-o", "json"], &whole.stdout);
+    let json: serde_json::Value = serde_json::from_slice(&piped.stdout).unwrap();
+    assert_eq!((&json["rows"], &json["whole"]), (&1001.into(), &true.into()));
+
+    let mut damaged = whole.stdout.clone();
+    let at = text(&damaged[..]).lines().take(500).map(|line| line.len() + 1).sum::<usize>();
+    damaged.splice(at..at, b"{\"key\":1}\n".iter().copied());
+    let refused = tool(&["import", "--cluster", &url], &damaged);
+    assert_eq!(code(&refused), Some(2), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("line 501"), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("--skip"), "{}", text(&refused.stderr));
+    let rest = tool(&["import", "--cluster", &url, "--skip", "990"], &whole.stdout);
+    assert_eq!((code(&rest), text(&rest.stdout)), (Some(0), "11 rows\n".to_owned()));
+}

@@ -1,0 +1,170 @@
+//! Power cuts and failing disks: a group of one voter writes over the library in `powercut.c`; whatever prefix of its
+//! disk work survives, all that was acknowledged is there, batches are whole and no term is led twice.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tiedkv_benches::cluster::certs::Authority;
+use tiedkv_protocol::ids::NodeId;
+use tiedkv_tests::powercut::replay::{Disk, Journal};
+use tiedkv_tests::powercut::victim::{self, Said, keys_of};
+
+const DATA: &str = "POWERCUT_ROOT";
+const JOURNAL: &str = "POWERCUT_JOURNAL";
+const CERTS: &str = "TIEDKV_TESTS_CERTS";
+
+/// Folders, certificates and the library of one test.
+struct Bed {
+    folder: tempfile::TempDir,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("powercut/powercut.c");
+        let compiled = Command::new("cc")
+            .args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"])
+            .arg(folder.path().join("powercut.so"))
+            .arg(source)
+            .args(["-ldl", "-lpthread"])
+            .output()
+            .unwrap();
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        std::fs::create_dir(folder.path().join("data")).unwrap();
+        Authority::create(&folder.path().join("certs")).unwrap().issue_node(NodeId(1)).unwrap();
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Lets the victim live over the library, perhaps over a disk that fails.
+    fn play(&self, fail: Option<&str>) -> Vec<Said> {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["powercut::the_victim", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .env("LD_PRELOAD", self.path("powercut.so"))
+            .env(DATA, self.path("data"))
+            .env(JOURNAL, self.path("journal"))
+            .env(CERTS, self.path("certs"));
+        if let Some(fail) = fail {
+            command.env("POWERCUT_FAIL", fail);
+        }
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+        text.lines().filter_map(Said::of).collect()
+    }
+}
+
+/// Not a test by itself: the process whose power is cut.
+#[test]
+#[ignore = "only as a child of the tests below"]
+fn the_victim() {
+    let (Some(data), Some(journal), Some(certs)) =
+        (std::env::var_os(DATA), std::env::var_os(JOURNAL), std::env::var_os(CERTS))
+    else {
+        return;
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let life = victim::live(certs.as_ref(), data.as_ref(), journal.as_ref(), 3, 60);
+    runtime.block_on(life).unwrap();
+}
+
+/// What must be there when the power goes after so many records: acknowledged numbers and the last term led.
+fn owed(said: &[Said], journal: &Journal, cut: usize) -> (BTreeMap<String, u64>, u64) {
+    let (mut numbers, mut term) = (BTreeMap::new(), 0);
+    for word in said {
+        match word {
+            Said::Acknowledged(bytes, key, number) if journal.count_at(*bytes) <= cut => {
+                numbers.insert(key.clone(), *number);
+            }
+            Said::Leads(bytes, led) if journal.count_at(*bytes) <= cut => term = *led,
+            _ => {}
+        }
+    }
+    (numbers, term)
+}
+
+/// Opens what the disk holds and compares.
+async fn look(bed: &Bed, disk: &Disk, said: &[Said], journal: &Journal, cut: usize) {
+    let left = tempfile::tempdir_in(bed.folder.path()).unwrap();
+    disk.build(left.path()).unwrap();
+    let group = victim::open(&bed.path("certs"), left.path())
+        .unwrap_or_else(|error| panic!("cut after record {cut} of {}: {error}", journal.len()));
+    let term = victim::leads(&group).await.unwrap_or_else(|error| panic!("cut after record {cut}: {error}"));
+    let found = victim::numbers(&group).unwrap_or_else(|error| panic!("cut after record {cut}: {error}"));
+    let (owed, led) = owed(said, journal, cut);
+    assert!(term > led, "cut after record {cut}: term {led} was led, and now {term} is");
+    for (key, number) in owed {
+        let have = found.get(&key).copied().unwrap_or(0);
+        assert!(have >= number, "cut after record {cut}: {key} was acknowledged as {number} and is {have}");
+    }
+    for writer in 0..victim::WRITERS {
+        let [_, one, other] = keys_of(writer);
+        assert_eq!(found.get(&one), found.get(&other), "cut after record {cut}: half a batch");
+    }
+}
+
+async fn all_cuts(points: usize) {
+    let bed = Bed::new();
+    let said = bed.play(None);
+    let acknowledged = said.iter().filter(|word| matches!(word, Said::Acknowledged(..))).count();
+    let journal = Journal::read(&bed.path("journal")).unwrap();
+    assert!(acknowledged >= 1_000, "{acknowledged} acknowledged, {} records", journal.len());
+    let mut disk = Disk::default();
+    let (mut next, mut looked) = (1, 0);
+    for (index, record) in journal.records().iter().enumerate() {
+        disk.apply(record).unwrap();
+        // Spread evenly, but never in step with what repeats.
+        if (index + 1) * points >= next * journal.len() {
+            next += 1;
+            looked += 1;
+            look(&bed, &disk, &said, &journal, index + 1).await;
+        }
+    }
+    assert_eq!(looked, points.min(journal.len()));
+    assert_eq!(disk.unexplained(&bed.path("data")).unwrap(), Vec::<String>::new(), "ways of writing not followed");
+}
+
+#[tokio::test]
+async fn whatever_was_synced_holds_all_that_was_acknowledged() {
+    all_cuts(24).await;
+}
+
+#[tokio::test]
+#[ignore = "long: a thousand cut points"]
+async fn whatever_was_synced_holds_all_that_was_acknowledged_at_a_thousand_points() {
+    all_cuts(1_000).await;
+}
+
+/// A disk that fails: the group stops, says why, acknowledges nothing more, and what it had acknowledged is there.
+async fn fails(fail: &str) {
+    let bed = Bed::new();
+    let said = bed.play(Some(fail));
+    let journal = Journal::read(&bed.path("journal")).unwrap();
+    let last = said.iter().rposition(|word| matches!(word, Said::Acknowledged(..))).expect("something first");
+    let first = said.iter().position(|word| matches!(word, Said::Failed(_))).expect("a failure");
+    assert!(last < first + victim::WRITERS as usize, "acknowledged after the failure: {:?}", &said[first..]);
+    let latched = said.iter().find_map(|word| match word {
+        Said::Latched(why) => Some(why.clone()),
+        _ => None,
+    });
+    assert!(latched.is_some_and(|why| why.contains("os error")), "says why: {:?}", said.last());
+    let mut disk = Disk::default();
+    for record in journal.records() {
+        disk.apply(record).unwrap();
+    }
+    look(&bed, &disk, &said, &journal, journal.len()).await;
+}
+
+#[tokio::test]
+async fn a_sync_that_fails_stops_the_group_and_loses_nothing() {
+    fails("fsync:150:5").await;
+}
+
+#[tokio::test]
+async fn a_full_disk_stops_the_group_and_loses_nothing() {
+    fails("write:400:28").await;
+}
