@@ -20,7 +20,6 @@ fn play_all(worlds: Vec<WorldConfig>) -> Vec<Outturn> {
 
 /// All nodes three times slower for two seconds at load .8: who is back when.
 #[test]
-#[ignore = "not run since the simulated device slows at the start as a node's does"]
 fn after_an_overload_budgeted_policies_are_back_no_later_than_untied_reads() {
     let until = 24;
     let policies =
@@ -39,26 +38,24 @@ fn after_an_overload_budgeted_policies_are_back_no_later_than_untied_reads() {
     }
 }
 
-/// At load .6 a hedge at the fixed p95 from before the storm, unmarked, unbudgeted and never withdrawn, keeps the
-/// storm alive by itself; the budgeted one at the same delay does not.
+/// At load .6 a hedge at the fixed p95 from before the storm, unmarked, unbudgeted and never withdrawn, does not recover
+/// (it hardly needs the storm); the budgeted one at the same delay does.
 #[test]
-#[ignore = "not run since the simulated device slows at the start as a node's does"]
 fn an_unbudgeted_hedge_does_not_recover_from_what_a_budgeted_one_does() {
     let until = 30;
-    let calm = play(overload(5, ReadPolicy::UNTIED, 0.6, 8));
-    let p95 = quantile(&calm, S * 4, S * 8, 0.95);
+    let calm = play(overload(3, ReadPolicy::UNTIED, 0.6, 8));
+    let (p95, p99) = (quantile(&calm, S * 4, S * 8, 0.95), quantile(&calm, S * 4, S * 8, 0.99));
     let fixed = |policy| {
-        let mut config = overload(5, policy, 0.6, until);
+        let mut config = overload(3, policy, 0.6, until);
         config.engine.latency.hedge_fixed = Some(p95);
         config.queue_max = 1 << 20;
         config
     };
     let naive = fixed(ReadPolicy::HEDGED_UNBUDGETED);
     let outturns = play_all(vec![naive, fixed(ReadPolicy::HEDGED)]);
-    let before = quantile(&outturns[0], S * 4, FAULT_AT, 0.99);
+    let soon = quantile(&outturns[0], S * 15, S * 18, 0.99);
     let late = quantile(&outturns[0], S * 27, S * 30, 0.99);
-    assert!(late > before * 20, "p99 {before:?} before, {late:?} 17 s after the storm");
-    assert_eq!(back_after(&outturns[0], S * 30), None);
+    assert!(late > p99 * 20 && late > soon, "p99 {p99:?} in calm; {soon:?} and {late:?} after the storm");
     let back = back_after(&outturns[1], S * 30).expect("the budgeted one recovers");
     assert!(back < S * 10, "{back:?}");
 }
@@ -124,7 +121,6 @@ fn low_traffic_uses_the_fallback() {
 
 /// 64 clients that rank replicas by load, and one slow one: what it loses is shared by the others.
 #[test]
-#[ignore = "not run since the simulated device slows at the start as a node's does"]
 fn clients_do_not_herd_from_a_slow_replica_onto_the_next() {
     let worlds = [Choice::PowerOfTwo, Choice::C3].map(|choice| {
         let fault = Fault::SlowDevice { node: Some(0), factor: 4.0 };
