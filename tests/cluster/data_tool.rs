@@ -81,7 +81,7 @@ async fn a_scan_goes_on_from_the_token_it_printed() {
         (&["scan", "--limit", "0"][..], "at least 1"),
         (&["scan", "--prefix", "a", "--from", "b"], "--prefix"),
         (&["scan", "--prefix", r"\q"], r"\q"),
-        (&["del"], "--prefix"),
+        (&["del"], "KEY"),
         (&["del", "key", "--prefix", "k"], "--prefix"),
         (&["scan", "--prefx", "a"], "--prefix"),
     ] {
