@@ -84,6 +84,7 @@ pub enum Command {
     /// Print the completions of a shell
     Completions(Completions),
     /// Print the man page
+    #[command(after_help = "Example:\n  tiedkv man > /usr/local/share/man/man1/tiedkv.1")]
     Man,
     /// Measure a running cluster
     #[command(subcommand)]
