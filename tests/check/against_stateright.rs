@@ -121,5 +121,5 @@ fn the_checker_and_stateright_agree_on_random_histories() {
         assert_eq!(good, stateright_says(&calls), "round {round}: {calls:#?}");
         counted[usize::from(good)] += 1;
     }
-    assert!(counted.iter().all(|count| *count > 400), "both kinds, often: {counted:?}");
+    assert!(counted.iter().all(|count| *count > 300), "both kinds, often: {counted:?}");
 }

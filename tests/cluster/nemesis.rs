@@ -25,6 +25,7 @@ async fn play(seed: u64, nodes: usize, seconds: u64) {
 }
 
 #[tokio::test]
+#[ignore = "long: 20 s of faults and a load of its own"]
 async fn every_promise_holds_for_twenty_seconds() {
     play(1, 3, 20).await;
 }
