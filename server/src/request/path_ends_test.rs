@@ -184,12 +184,12 @@ fn a_linearizable_read_asks_at_admission_and_waits_for_answer_and_position() {
 #[test]
 fn a_bound_of_staleness_is_measured_from_a_barrier_sent_and_an_error_when_it_cannot_be_kept() {
     let questions = Arc::new(Questions::default());
-    let cluster = Cluster::with_barrier(1, |config| config.aside_limit = 50 * MS, questions.clone());
+    let cluster = Cluster::with_barrier(1, |config| config.aside_limit = 500 * MS, questions.clone());
     let node = cluster.node(0);
     let bounded =
         |request, bound_us| ReadRequest { level: ReadLevel::Stale { bound_us: Some(bound_us) }, ..read(request) };
     // Nothing is known of the state's age: it asks, and waits for the answer.
-    node.read(bounded(1, 1_000_000));
+    node.read(bounded(1, 60_000_000));
     let asked = questions.0.lock().pop().expect("a question");
     node.until("set aside", |c| c.set_aside == 1);
     let position = node.store.view().position();
