@@ -158,8 +158,8 @@ impl Node {
         };
         let name = CopyName { caller, which };
         let lane = self.key_lane.lane(&copy.key.to_be_bytes());
-        let service = self.device.service(copy.read);
-        let left = self.lanes[usize::from(lane)].disturbance.pace.slowed(service);
+        // How slow the device is counts at the start, as on a node.
+        let left = self.device.service(copy.read);
         let (class, extra, tie) = (Class::Interactive, copy.kind.is_extra(), copy.tie.clone());
         let deadline = now + if self.wrong_clock { Duration::ZERO } else { copy.time_left };
         let info = CopyInfo { message: copy, connection, caller, lane, admitted: now, started: None, left };

@@ -62,7 +62,8 @@ impl Node {
                     self.counters.cancels_sent.add(hand_over.to.len() as u64);
                     self.hand_over(hand_over, out);
                 }
-                let left = if self.fails { Duration::from_micros(50) } else { left };
+                let slowed = self.lanes[usize::from(lane)].disturbance.pace.slowed(left);
+                let left = if self.fails { Duration::from_micros(50) } else { slowed };
                 if let Some(info) = self.copies.get_mut(&name) {
                     info.started = Some(now);
                     info.left = left;

@@ -28,9 +28,6 @@ pub fn world(
     until: u64,
 ) -> WorldConfig {
     let mut config = WorldConfig::profile(seed, policy, read_load, 0.0, until);
-    // Half of the profile's lanes, and half of its reads: the same load, half of the events.
-    config.lanes = 4;
-    config.load.reads_per_second /= 2.0;
     config.views = 16;
     config.faults = vec![PlannedFault { at: FAULT_AT, lasts, fault }];
     config
@@ -40,6 +37,13 @@ pub fn world(
 pub fn overload(seed: u64, policy: ReadPolicy, read_load: f64, until: u64) -> WorldConfig {
     let fault = Fault::SlowDevice { node: None, factor: 3.0 };
     world(seed, policy, read_load, fault, Duration::from_secs(2), until)
+}
+
+/// Half of the lanes, and half of the reads: the same load, half of the events.
+pub fn halved(mut config: WorldConfig) -> WorldConfig {
+    config.lanes /= 2;
+    config.load.reads_per_second /= 2.0;
+    config
 }
 
 /// The same with the default's gate.
