@@ -4,7 +4,7 @@
 use super::policy::BusyPolicy;
 use super::quantiles::Pool;
 use super::sample::{Sample, Tick};
-use super::scene::BusyScene;
+use super::scene::{BusyScene, Event};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -243,8 +243,11 @@ impl BusyRow {
             recovery_s: samples.iter().map(|sample| recovery_s(&sample.series, event_at)).collect(),
             ..Self::default()
         };
-        if scene.event == super::scene::Event::None {
-            (row.series, row.recovery_s) = (Vec::new(), Vec::new());
+        match scene.event {
+            Event::None => (row.series, row.recovery_s) = (Vec::new(), Vec::new()),
+            // These go on all along: there is nothing to recover from.
+            Event::NoCancels | Event::Sort => row.recovery_s = Vec::new(),
+            Event::Storm { .. } | Event::Kill => {}
         }
         row.ideal = IdealFigures::of(samples, &row, policy.read.width());
         row

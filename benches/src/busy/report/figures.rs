@@ -132,7 +132,12 @@ fn storm(scene: &str, rows: &[&BusyRow]) -> Vec<Figure> {
     let span = |row: &&BusyRow| row.series.last().map_or(0.0, |tick| tick.at_ms as f64 / 1e3);
     let end = rows.iter().map(span).fold(0.0, f64::max);
     let begin = end / 4.0;
-    let event = if scene.starts_with("storm") { Some((begin, begin + 2.0)) } else { Some((begin, begin)) };
+    let event = match scene {
+        "one-node-killed" => Some((begin, begin)),
+        _ if scene.starts_with("storm") => Some((begin, begin + 2.0)),
+        // The others go on all along.
+        _ => None,
+    };
     let figure = |name: &str, what: &str, scale: Scale, of: &dyn Fn(&Tick) -> f64| {
         let all: Vec<Line> = rows
             .iter()
