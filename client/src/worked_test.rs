@@ -188,7 +188,11 @@ fn an_observed_client_sends_nothing_extra_counts_and_predicts_and_compares_sampl
         let gain = observed.predicted_gain(0.95).unwrap();
         assert!(gain > MS * 5, "{gain:?}");
         let shadows = cluster.reads().iter().filter(|(_, read)| read.kind == CopyKind::Shadow).count() as u64;
-        assert!(shadows >= 8 && observed.samples == shadows, "{} of {shadows}: the budget holds", observed.samples);
+        assert!(
+            shadows >= 8.min(late as u64) && observed.samples == shadows,
+            "{} of {shadows}: the budget holds",
+            observed.samples
+        );
         assert!(shadows <= 10 + 6 + 1 && observed.samples_stale == 0);
         assert!(stats.balanced());
     });
