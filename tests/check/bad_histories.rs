@@ -127,6 +127,10 @@ fn bad_sessions_and_views_are_rejected_by_name() {
         ("value and position come from one view", with(at(5, 8, level(stale, read(2, 1, (40, 50)))))),
         ("value and position come from one view", with(at(7, 6, level(stale, read(2, 2, (40, 50)))))),
         ("value and position come from one view", with(at(0, 7, level(stale, read(2, None, (40, 50)))))),
+        (
+            "value and position come from one view",
+            [with(lost(3, Asked::Delete, 60)), vec![at(0, 8, level(stale, read(2, None, (40, 50))))]].concat(),
+        ),
         ("a version names one value", with(at(7, 8, level(stale, read(2, 9, (40, 50)))))),
         ("versions never repeat", with(at(7, 7, put(2, 3, (40, 50))))),
         ("a bound of staleness holds", with(at(5, 6, level(bounded, read(2, 1, (46, 50)))))),
@@ -139,6 +143,7 @@ fn bad_sessions_and_views_are_rejected_by_name() {
         with(at(5, 6, level(bounded, read(2, 1, (41, 50))))),
         with(at(7, 9, level(seen, read(1, 2, (40, 50))))),
         with(at(0, 4, level(seen, read(2, None, (40, 50))))),
+        [with(lost(3, Asked::Delete, 35)), vec![at(0, 8, level(stale, read(2, None, (40, 50))))]].concat(),
     ];
     for calls in good {
         assert_eq!(session::violations(&calls), []);

@@ -12,7 +12,7 @@ pub fn violations(calls: &[Call]) -> Vec<Violation> {
     let mut found = Vec::new();
     let answered: Vec<&Call> = calls.iter().filter(|call| call.came != Came::Unknown).collect();
     versions_are_unique(&answered, &mut found);
-    views_are_whole(&answered, &mut found);
+    views_are_whole(&answered, &unknown_deletes(calls), &mut found);
     sessions_go_forward(&answered, &mut found);
     nothing_is_too_old(&answered, &mut found);
     found
@@ -32,8 +32,18 @@ fn versions_are_unique(calls: &[&Call], found: &mut Vec<Violation>) {
     }
 }
 
+/// When the first delete of each key began that may or may not have been applied.
+fn unknown_deletes(calls: &[Call]) -> HashMap<u32, u64> {
+    let mut began = HashMap::new();
+    for call in calls.iter().filter(|call| call.came == Came::Unknown && matches!(call.asked, Asked::Delete)) {
+        let first = began.entry(call.key).or_insert(call.began);
+        *first = call.began.min(*first);
+    }
+    began
+}
+
 /// A read at a position shows the newest write up to there: value, version and position come from one view.
-fn views_are_whole(calls: &[&Call], found: &mut Vec<Violation>) {
+fn views_are_whole(calls: &[&Call], unknown_deletes: &HashMap<u32, u64>, found: &mut Vec<Violation>) {
     let mut writes: HashMap<u32, BTreeMap<u64, Option<Value>>> = HashMap::new();
     for call in calls {
         if let Some(made) = call.made() {
@@ -49,8 +59,10 @@ fn views_are_whole(calls: &[&Call], found: &mut Vec<Violation>) {
         }
         let newest = writes.range(..=call.position).next_back();
         if let Some((newer, made)) = newest.filter(|(newest, _)| **newest > call.version) {
-            // An absent key has no version: only a newer value disproves it.
-            if value.is_some() || made.is_some() {
+            // An absent key has no version: only a newer value disproves it, and a delete of unknown outcome may have
+            // come after that.
+            let deleted = unknown_deletes.get(&call.key).is_some_and(|began| *began < call.ended);
+            if value.is_some() || (made.is_some() && !deleted) {
                 let what = format!("version {newer} ({made:?}) was acknowledged, but {call:?}");
                 add(found, "value and position come from one view", what);
             }
