@@ -3,6 +3,7 @@
 //!
 //! An interrupt ends the playing; what was measured until then is printed and written all the same.
 
+use crate::args::Format;
 use crate::bench_args::BenchBusy;
 use crate::device_model::ServerModel;
 use crate::outcome::{End, usage};
@@ -40,7 +41,10 @@ const AGAIN_ONE_OF: usize = 5;
 ///
 /// # Errors
 /// When a flag is wrong, a cluster does not start, or a file cannot be read or written.
-pub async fn run(args: &BenchBusy) -> Result<End> {
+pub async fn run(args: &BenchBusy, format: Format) -> Result<End> {
+    if format == Format::Raw {
+        return Err(usage(anyhow::anyhow!("rows are printed as a table or as JSON: -o raw has no meaning here")));
+    }
     if args.list {
         return output::bytes(list().as_bytes()).map(|()| End::Ok);
     }
@@ -64,8 +68,8 @@ pub async fn run(args: &BenchBusy) -> Result<End> {
     }
     document.rows.retain(|row| row.judged || !args.judged);
     // A cluster that broke fails the command, but not without what was measured before.
-    show(args, &document)?;
-    let judged = verdicts(args, &document)?;
+    show(args, &document, format)?;
+    let judged = verdicts(args, &document, format)?;
     match end? {
         End::Ok if !check::holds(&judged) => Ok(End::NotFound),
         end => Ok(end),
@@ -102,8 +106,11 @@ fn parts(args: &BenchBusy) -> Result<Vec<Part>> {
     Ok(scene::named(scenes).map_err(usage)?.into_iter().map(part).collect())
 }
 
-fn show(args: &BenchBusy, document: &Document) -> Result<()> {
-    output::bytes(table(document).as_bytes())?;
+fn show(args: &BenchBusy, document: &Document, format: Format) -> Result<()> {
+    match format {
+        Format::Json => output::json(&serde_json::to_value(document)?)?,
+        Format::Table | Format::Raw => output::bytes(table(document).as_bytes())?,
+    }
     if let Some(path) = &args.json {
         document.write(path)?;
     }
@@ -123,13 +130,17 @@ fn write(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| path.display().to_string())
 }
 
-fn verdicts(args: &BenchBusy, document: &Document) -> Result<Vec<Judged>> {
+fn verdicts(args: &BenchBusy, document: &Document, format: Format) -> Result<Vec<Judged>> {
     let judged = match (args.check, args.quick) {
         (true, _) => check::judge(document),
         (_, true) => check::relations(document),
         _ => return Ok(Vec::new()),
     };
-    output::bytes(check::text(&judged).as_bytes())?;
+    match format {
+        // Standard output is one document.
+        Format::Json => eprint!("{}", check::text(&judged)),
+        Format::Table | Format::Raw => output::bytes(check::text(&judged).as_bytes())?,
+    }
     Ok(judged)
 }
 

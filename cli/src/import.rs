@@ -45,7 +45,7 @@ pub async fn run(args: &Import, format: Format) -> Result<End> {
     };
     let client = connect(&args.connect).await?;
     let bar = progress::work(total, "bytes");
-    let mut importer = Importer::new(client.clone(), args.concurrency as usize);
+    let mut importer = Importer::new(Client::clone(&client), args.concurrency as usize);
     let mut reader =
         Reader { input: BufReader::with_capacity(1 << 16, input), number: 0, bytes: 0, line: Vec::new() };
     let ended = importer.run(&mut reader, args.skip, |bytes| bar.set_position(bytes)).await;

@@ -62,7 +62,7 @@ pub(crate) fn asked(
 pub(crate) fn choose(
     view: &ViewInner,
     asked: Asked,
-    class: Option<Class>,
+    options: &ReadOptions,
     level: ReadLevel,
     what: ReadOperation,
     deadline: Moment,
@@ -86,7 +86,11 @@ pub(crate) fn choose(
         let decision = own.engine.decide(asked, deadline, &replicas, &ways, now, &mut own.rng);
         (decision, if short { own.engine.shadow_due(now) } else { None })
     };
-    let Decision { plan, not_tied, hold_out, observed } = decision;
+    let Decision { mut plan, not_tied, hold_out, observed } = decision;
+    if let Some(only) = options.node {
+        plan.order.retain(|node| *node == only);
+        plan.width = 1;
+    }
     let first = plan.order.first().filter(|_| plan.width > 1);
     let tie_delay = first.map(|node| ways.tie_delay(*node));
     Chosen {
@@ -95,7 +99,7 @@ pub(crate) fn choose(
         plan,
         read: ReadId(random_u128()),
         level,
-        class: class.unwrap_or(config.class),
+        class: options.class.unwrap_or(config.class),
         what,
         table,
         tie_delay,
