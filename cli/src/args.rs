@@ -103,9 +103,10 @@ impl Command {
     /// Which cluster it is for, if it connects to one.
     pub fn connect_mut(&mut self) -> Option<&mut Connect> {
         match self {
-            Self::Demo(_) | Self::Start(_) | Self::Certs(_) | Self::Bench(Bench::Busy(_) | Bench::Writes(_)) => {
-                None
-            }
+            Self::Demo(_)
+            | Self::Start(_)
+            | Self::Certs(_)
+            | Self::Bench(Bench::Busy(_) | Bench::Writes(_) | Bench::Data(_)) => None,
             Self::Completions(_) | Self::Man => None,
             Self::Incr(args) => Some(&mut args.connect),
             Self::Ttl(args) => Some(&mut args.connect),

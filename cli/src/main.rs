@@ -6,6 +6,7 @@ mod args_live;
 mod base64;
 mod bench_args;
 mod bench_busy;
+mod bench_data;
 mod bench_ping;
 mod bench_run;
 mod bench_writes;
@@ -136,6 +137,7 @@ async fn dispatch(mut cli: Cli) -> anyhow::Result<End> {
         Command::Bench(Bench::Busy(args)) => bench_busy::run(&args, table).await,
         Command::Bench(Bench::Ping(args)) => bench_ping::run(&args, table).await,
         Command::Bench(Bench::Writes(args)) => bench_writes::run(&args, table).await,
+        Command::Bench(Bench::Data(args)) => bench_data::run(&args, table).await,
         Command::Bench(Bench::Run(args)) => bench_run::run(&args, table).await,
     }
 }

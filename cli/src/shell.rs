@@ -32,7 +32,7 @@ pub async fn run(args: &Shell, format: Option<Format>) -> Result<End> {
     let client = connect(&args.connect).await?;
     let terminal = std::io::stdin().is_terminal();
     let mut typing = match terminal {
-        true => Typing::on_terminal(history(args)).map_err(usage)?,
+        true => Typing::Terminal,
         false => Typing::Input,
     };
     if terminal {
@@ -58,7 +58,6 @@ pub async fn run(args: &Shell, format: Option<Format>) -> Result<End> {
         number += 1;
         let line = match typed_line.map_err(usage)? {
             Typed::End => break Ok(End::Ok),
-            Typed::GivenUp => continue,
             Typed::Line(line) => line,
         };
         let ended = tokio::select! {
@@ -160,14 +159,4 @@ fn help(name: Option<&String>) -> Result<()> {
         }
     };
     crate::output::bytes(text.as_bytes())
-}
-
-/// The file of the history, if lines are to be kept.
-fn history(args: &Shell) -> Option<PathBuf> {
-    let state = std::env::var_os("XDG_STATE_HOME").filter(|folder| Path::new(folder).is_dir());
-    let default = || match state {
-        Some(folder) => Some(PathBuf::from(folder).join("tiedkv-history")),
-        None => std::env::home_dir().map(|home| home.join(".tiedkv-history")),
-    };
-    if args.no_history { None } else { args.history.clone().or_else(default) }
 }

@@ -18,6 +18,7 @@ use tiedkv_benches::clock;
 use tiedkv_client::options::parse_span;
 use tiedkv_client::{Client, Level, ReadOptions, ReadPolicy};
 use tiedkv_protocol::ids::NodeId;
+use tiedkv_protocol::limits::KEY_BYTES_MAX;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -64,8 +65,12 @@ impl Plan {
             }
             Ok(span)
         };
+        let key = unescape(&args.key).map_err(usage)?;
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return Err(usage(anyhow!("a key has 1 to {KEY_BYTES_MAX} bytes, this one has {}", key.len())));
+        }
         Ok(Self {
-            key: unescape(&args.key).map_err(usage)?,
+            key,
             rate: args.rate,
             interval: bounded("interval", &args.interval)?,
             window: bounded("window", &args.window)?,

@@ -1,15 +1,15 @@
 //! Scans against scripted nodes: order, limits, tokens, what is fetched ahead, what failures leave.
 
 use super::*;
+use crate::Level;
 use crate::client::Client;
 use crate::copies::Order;
 use crate::fake_node::{Deed, FakeCluster};
 use crate::policy::ReadPolicy;
 use crate::test_support::{connect, run, until};
-use crate::Level;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use tiedkv_protocol::ids::{ClusterId, NodeId, Position, SHARD_ZERO};
+use tiedkv_protocol::ids::{ClusterId, NodeId, Position, SHARD_ZERO, ShardId};
 
 /// Three nodes with `count` keys k000.. and a client.
 async fn bed(count: u32) -> (FakeCluster, Client) {
@@ -220,4 +220,16 @@ proptest! {
             prop_assert_eq!(token.to_string().parse(), Ok(token));
         }
     }
+}
+
+#[test]
+fn a_token_of_another_shard_is_refused() {
+    run(async {
+        let (_cluster, client) = bed(1).await;
+        let own = client.token();
+        client.observe(own).unwrap();
+        let error = client.observe(PositionToken { shard: ShardId(SHARD_ZERO.0 + 1), ..own }).unwrap_err();
+        assert_eq!(error.code(), Some(ErrorCode::BadToken));
+        assert!(error.to_string().contains("only"), "{error}");
+    });
 }

@@ -6,7 +6,7 @@ use crate::tool::{code, text, tool};
 use std::path::Path;
 
 /// Compares with the file; a difference shows both.
-fn assert_printed(name: &str, printed: &[u8]) {
+pub fn assert_printed(name: &str, printed: &[u8]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/cluster/printed").join(name);
     if std::env::var_os("UPDATE_PRINTED").is_some() {
         std::fs::write(&path, printed).unwrap();
@@ -16,7 +16,7 @@ fn assert_printed(name: &str, printed: &[u8]) {
 }
 
 /// As printed by a cluster whose versions differ from run to run.
-fn without_versions(printed: &[u8]) -> Vec<u8> {
+pub fn without_versions(printed: &[u8]) -> Vec<u8> {
     let mut out = String::new();
     let text = text(printed);
     let mut parts = text.split("\"version\":");
