@@ -1,6 +1,7 @@
 //! Applying in batches: the last of a key wins, versions are positions, the note's bytes.
 
 use super::*;
+use crate::raft::outcomes::Record;
 use crate::raft::types::{WriteKey, digest};
 use crate::storage::fjall_store::StoreSettings;
 use futures_util::stream;
