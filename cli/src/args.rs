@@ -15,20 +15,19 @@ Examples:
   tiedkv demo                                   three servers, five scenes, one table
   tiedkv demo --keep --scenes none              the quickest way to a cluster; prints its URL
   tiedkv put --cluster \"$URL\" greeting hello    set a key
-  tiedkv get --cluster \"$URL\" greeting          its value, byte for byte
-  tiedkv scan --cluster \"$URL\" --prefix user/  keys in order, with their values
-  tiedkv status --cluster \"$URL\" -o json        what every node says about itself
+  tiedkv scan --cluster \"$URL\" --prefix user/   keys in order, with their values
+  tiedkv shell --cluster \"$URL\"                 commands without `tiedkv` and --cluster
 
-Exit codes: 0 ok, 1 not found or not as expected, 2 usage, 3 unavailable, 4 deadline, 5 unknown outcome of a write.
-Environment: TIEDKV_CLUSTER (--cluster), TIEDKV_OUTPUT (-o), TIEDKV_TIED (off: every read untied,
-nothing extra; observe: decide and count only; on).";
+Exit codes: 0 ok, 1 not found, 2 usage, 3 unavailable, 4 deadline, 5 unknown outcome of a write.
+Environment: TIEDKV_CLUSTER (--cluster), TIEDKV_OUTPUT (-o), TIEDKV_TIED (off, observe, on).";
 
 /// A replicated key-value store that keeps reads fast when its machines are busy.
 #[derive(Debug, Parser)]
 #[command(name = "tiedkv", version, after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct Cli {
-    /// How results and errors are written; the default depends on the command
-    #[arg(short = 'o', long = "output", global = true, value_enum, env = "TIEDKV_OUTPUT")]
+    /// How results and errors are written: json, table or raw; the default depends on the command
+    #[arg(short = 'o', long = "output", value_name = "FORM", global = true, value_enum, env = "TIEDKV_OUTPUT")]
+    #[arg(hide_possible_values = true, hide_env = true)]
     pub output: Option<Format>,
     #[command(subcommand)]
     pub command: Command,

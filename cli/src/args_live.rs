@@ -2,6 +2,7 @@
 
 use crate::args::Connect;
 use clap::Args;
+use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -11,13 +12,19 @@ Examples:
 
 In the shell: the commands of tiedkv without `tiedkv` and --cluster; help, exit. Words are separated by spaces; '...' and
 \"...\" keep spaces; a backslash begins an escape of a key or value, also within quotes. All lines are one session: each
-sees what those before it wrote.
+sees what those before it wrote. A line that begins with a space is not kept in the history.
 
 Without a terminal it reads lines and stops at the first that ends with 2 or more, with its exit code. Lines that begin
 with # are passed over.")]
 pub struct Shell {
     #[command(flatten)]
     pub connect: Connect,
+    /// Where lines are kept; without it $XDG_STATE_HOME/tiedkv-history or ~/.tiedkv-history
+    #[arg(long, value_name = "FILE")]
+    pub history: Option<PathBuf>,
+    /// Keep no lines
+    #[arg(long, conflicts_with = "history")]
+    pub no_history: bool,
 }
 
 #[derive(Debug, Args)]

@@ -120,6 +120,8 @@ struct Round {
     many_p50: Duration,
     /// Processor time of this process per scanned row.
     cpu_us_per_row: f64,
+    /// The same per key of a call for many.
+    cpu_us_per_key: f64,
 }
 
 async fn round(client: &Client, file: &std::path::Path, workload: Workload, span: Duration) -> Result<Round> {
@@ -145,19 +147,22 @@ async fn round(client: &Client, file: &std::path::Path, workload: Workload, span
     ensure!(client.count(&ScanRange::all()).await? == workload.count, "not all rows were counted");
     let counted_per_s = rows / begun.elapsed().as_secs_f64();
 
-    let (mut gets, mut many) = (Vec::new(), Vec::new());
+    let (mut gets, mut many, mut many_cpu) = (Vec::new(), Vec::new(), Duration::ZERO);
     let end = clock::now() + 2 * span;
     // In turns, so that both meet the same machine.
     while clock::now() < end {
         for _ in 0..20 {
             gets.push(timed(async |number| client.get(workload.key(number)).await.map(drop), gets.len()).await?);
         }
+        let cpu = tiedkv_benches::load::cpu::own();
         many.push(timed(async |_| hot(client, workload).await, many.len()).await?);
+        many_cpu += tiedkv_benches::load::cpu::own().saturating_sub(cpu);
     }
     Ok(Round {
         imported_per_s,
         scanned_per_s: rows / took,
         counted_per_s,
+        cpu_us_per_key: many_cpu.as_secs_f64() * 1e6 / (many.len() as u64 * HOT_KEYS) as f64,
         get_p50: median(gets),
         many_p50: median(many),
         cpu_us_per_row: cpu.as_secs_f64() * 1e6 / rows,
@@ -200,6 +205,7 @@ fn document(rows: u64, rounds: &[Round]) -> Value {
         "scan_cpu_us_per_row": of(&|round| round.cpu_us_per_row),
         "counted_rows_per_s": of(&|round| round.counted_per_s),
         "get_p50_us": of(&|round| us(round.get_p50)),
+        "multi_get_cpu_us_per_key": of(&|round| round.cpu_us_per_key),
         "multi_get_100_p50_us": of(&|round| us(round.many_p50)),
         "multi_get_100_over_get": of(&|round| us(round.many_p50) / us(round.get_p50)),
     })

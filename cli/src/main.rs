@@ -35,6 +35,7 @@ mod print_config;
 mod progress;
 mod put;
 mod range;
+mod recall;
 mod scan;
 mod shell;
 mod signals;

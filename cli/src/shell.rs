@@ -7,6 +7,7 @@ use crate::args::{Cli, Command, Format};
 use crate::args_live::Shell;
 use crate::connect::connect;
 use crate::outcome::{End, error_text, usage};
+use crate::recall::Recall;
 use crate::signals::Signals;
 use crate::typing::{Typed, Typing};
 use crate::words;
@@ -14,7 +15,11 @@ use anyhow::{Context, Result, anyhow};
 use clap::{CommandFactory, Parser};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tiedkv_client::Client;
+
+/// Longest time from a signal until the editor gives its line up.
+const GIVES_UP: Duration = Duration::from_millis(200);
 
 /// Commands of the command line that make no sense over one connection.
 const REFUSED: [&str; 8] = ["demo", "start", "certs", "bench", "shell", "completions", "man", "watch-latency"];
@@ -32,32 +37,37 @@ pub async fn run(args: &Shell, format: Option<Format>) -> Result<End> {
     let client = connect(&args.connect).await?;
     let terminal = std::io::stdin().is_terminal();
     let mut typing = match terminal {
-        true => Typing::Terminal,
+        true => Typing::on_terminal(recall(args)),
         false => Typing::Input,
     };
     if terminal {
-        println!("connected to cluster {}; help lists the commands, Ctrl-D ends", client.cluster());
+        println!("connected to cluster {}; help lists the commands, Tab completes, exit ends", client.cluster());
     }
     let shell = Lines { client: &client, url: args.connect.cluster.clone(), format, terminal };
     let mut signals = Signals::listen()?;
     let mut number = 0_u64;
     let end = loop {
         // Reading blocks; the connections need the runtime meanwhile.
-        let reading = tokio::task::spawn_blocking(move || {
+        let mut reading = tokio::task::spawn_blocking(move || {
             let typed = typing.next();
             (typing, typed)
         });
         let read = tokio::select! {
-            read = reading => read.context("reading a line")?,
-            // Ctrl-C on a terminal is no signal while a line is edited. The thread that reads cannot be stopped, and
-            // nothing is lost with it.
-            () = signals.next() => std::process::exit(i32::from(End::Interrupted as u8)),
+            read = &mut reading => read,
+            // Ctrl-C on a terminal ends the line alone. Otherwise the thread that reads cannot be stopped, and nothing is
+            // lost with it.
+            () = signals.next() => match tokio::time::timeout(GIVES_UP, &mut reading).await {
+                Ok(Ok(read)) if matches!(read.1, Ok(Typed::GivenUp)) => Ok(read),
+                _ => std::process::exit(i32::from(End::Interrupted as u8)),
+            },
         };
+        let read = read.context("reading a line")?;
         let typed_line = read.1;
         typing = read.0;
         number += 1;
         let line = match typed_line.map_err(usage)? {
             Typed::End => break Ok(End::Ok),
+            Typed::GivenUp => continue,
             Typed::Line(line) => line,
         };
         let ended = tokio::select! {
@@ -121,7 +131,8 @@ impl Lines<'_> {
             connect.cluster.clone_from(&self.url);
             connect.shared = Some(self.client.clone());
         }
-        cli.output = cli.output.or(self.format);
+        // A value without a line end would share its line with the next prompt.
+        cli.output = cli.output.or(self.format).or(self.terminal.then_some(Format::Table));
         Box::pin(crate::dispatch(cli)).await.map(Some)
     }
 
@@ -159,4 +170,20 @@ fn help(name: Option<&String>) -> Result<()> {
         }
     };
     crate::output::bytes(text.as_bytes())
+}
+
+/// What was typed before, if lines are to be kept. A file that cannot be used is said: lines work without it.
+fn recall(args: &Shell) -> Recall {
+    let state = std::env::var_os("XDG_STATE_HOME").filter(|folder| Path::new(folder).is_dir());
+    let default = || match state {
+        Some(folder) => Some(PathBuf::from(folder).join("tiedkv-history")),
+        None => std::env::home_dir().map(|home| home.join(".tiedkv-history")),
+    };
+    let path = if args.no_history { None } else { args.history.clone().or_else(default) };
+    path.map(|path| (Recall::of(&path), path)).map_or_else(Recall::default, |(recall, path)| {
+        recall.unwrap_or_else(|error| {
+            eprintln!("tiedkv: no history in {}: {error}", path.display());
+            Recall::default()
+        })
+    })
 }

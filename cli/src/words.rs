@@ -1,4 +1,4 @@
-//! From a line of the shell to the words of a command. Pure.
+//! From a line of the shell to the words of a command, and which of them a cursor stands in. Pure.
 //!
 //! Quotes keep spaces and have no other meaning; a backslash stays, because it begins an escape of a key or value
 //! ([`crate::escape`]): what a scan printed can be pasted back.
@@ -36,6 +36,13 @@ pub fn split(line: &str) -> Result<Vec<String>, OpenQuote> {
     }
 }
 
+/// The words before the one that ends at the end of `line`, and where that one begins.
+pub fn last_word(line: &str) -> (Vec<&str>, usize) {
+    let from =
+        line.rfind(char::is_whitespace).map_or(0, |at| at + line[at..].chars().next().map_or(1, char::len_utf8));
+    (line[..from].split_whitespace().collect(), from)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,5 +64,13 @@ mod tests {
         }
         assert_eq!(split("get 'a"), Err(OpenQuote('\'')));
         assert!(split("get \"a'").unwrap_err().to_string().contains('"'));
+    }
+
+    #[test]
+    fn the_word_at_the_end_is_found() {
+        assert_eq!(last_word("sc"), (vec![], 0));
+        assert_eq!(last_word("scan --pre"), (vec!["scan"], 5));
+        assert_eq!(last_word("scan "), (vec!["scan"], 5));
+        assert_eq!(last_word("\u{e4}\u{3000}x"), (vec!["\u{e4}"], 5));
     }
 }

@@ -5,6 +5,7 @@ use crate::bed::{Bed, PATIENCE, within};
 use crate::data::{fill, patient_url, replicated};
 use std::time::{Duration, Instant};
 use tiedkv_client::gate::NotTied;
+use tiedkv_client::stats::PolicyStats;
 use tiedkv_client::{
     Client, Entry, Level, MultiGet, Operation, ReadOptions, ReadPolicy, ScanOptions, ScanRange, Stats, Switch,
 };
@@ -139,13 +140,19 @@ async fn each_kind_of_read_has_its_policy_and_is_counted_under_it() {
     let stats = client.stats();
     let row =
         |operation, policy| stats.of(operation, policy).cloned().unwrap_or_else(|| panic!("{operation} {policy}"));
-    assert_eq!((row(Operation::Get, ReadPolicy::TIED3).reads, row(Operation::Get, ReadPolicy::TIED3).ties), (1, 1));
-    assert_eq!(row(Operation::MultiGet, ReadPolicy::TIED2).ties, 2);
+    // A node that is busy may say that a tie does not pay: that is counted too.
+    let judged = |row: &PolicyStats| row.ties + row.not_tied.iter().sum::<u64>();
+    for (operation, policy, reads) in
+        [(Operation::Get, ReadPolicy::TIED3, 1), (Operation::MultiGet, ReadPolicy::TIED2, 2)]
+    {
+        let row = row(operation, policy);
+        assert_eq!((row.reads, judged(&row)), (reads, reads), "{row:?}");
+    }
     let untied = row(Operation::Scan, ReadPolicy::UNTIED);
     // Four pages or five, a count, a key asked for; the last page may say that more may follow.
     assert!((6..=7).contains(&untied.reads) && untied.ties == 0, "{untied:?}");
     let tied = row(Operation::Scan, ReadPolicy::TIED2);
-    assert!((2..=3).contains(&tied.reads) && tied.ties == tied.reads, "{tied:?}");
+    assert!((2..=3).contains(&tied.reads) && judged(&tied) == tied.reads, "{tied:?}");
     for row in [untied, tied] {
         assert_eq!((row.answered, row.failed), (row.reads, 0));
     }
@@ -153,13 +160,13 @@ async fn each_kind_of_read_has_its_policy_and_is_counted_under_it() {
     // The switch of one operation leaves the others.
     client.policy().set_for(Operation::Scan, Switch::OFF).unwrap();
     assert_eq!(rows(pages(Level::Stale { bound: None }, 100)).await, KEYS);
-    let before = client.stats().of(Operation::Get, ReadPolicy::TIED3).map_or(0, |row| row.ties);
     client.get("k001").await.unwrap();
     let stats = client.stats();
-    let scans = stats.of(Operation::Scan, ReadPolicy::TIED2).unwrap();
-    assert_eq!(scans.not_tied[NotTied::SwitchedOff as usize], scans.reads - scans.ties);
-    assert!(scans.reads > scans.ties);
-    assert_eq!(stats.of(Operation::Get, ReadPolicy::TIED3).unwrap().ties, before + 1);
+    let switched_off = |operation, policy| {
+        stats.of(operation, policy).map_or(0, |row| row.not_tied[NotTied::SwitchedOff as usize])
+    };
+    assert!(switched_off(Operation::Scan, ReadPolicy::TIED2) >= 2);
+    assert_eq!(switched_off(Operation::Get, ReadPolicy::TIED3), 0);
 }
 
 #[tokio::test]

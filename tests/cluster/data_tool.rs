@@ -22,7 +22,8 @@ pub fn without_versions(printed: &[u8]) -> Vec<u8> {
     let mut parts = text.split("\"version\":");
     out.push_str(parts.next().unwrap_or_default());
     for part in parts {
-        out.push_str("\"version\":V");
+        let number = part.starts_with(|c: char| c.is_ascii_digit());
+        out.push_str(if number { "\"version\":V" } else { "\"version\":" });
         out.push_str(part.trim_start_matches(|c: char| c.is_ascii_digit()));
     }
     out.into_bytes()
