@@ -3,7 +3,7 @@
 use super::policy::ClientKind;
 use super::scene::BedKind;
 use crate::cluster::local::{ClusterSpec, LocalCluster};
-use crate::cluster::relay::Way;
+use crate::cluster::relay::Rules;
 use crate::cluster::{Device, Storage};
 use crate::load::nodes::Nodes;
 use crate::load::preload::{Writes, preload};
@@ -138,9 +138,15 @@ fn spec(kind: BedKind, service_us: u64, binary: &Path) -> ClusterSpec {
     match kind {
         BedKind::Modelled => {}
         BedKind::Memory => (settings.device, settings.storage) = (Device::Real, Storage::Memory),
-        BedKind::Far => spec.relays = vec![(3, Way { delay: Duration::from_millis(2), loss: 0.0 })],
+        BedKind::Far => {
+            let mut rules = Rules::default();
+            rules.slow(NodeId(3), Duration::from_millis(2));
+            spec.relayed = Some(rules);
+        }
         BedKind::Lossy => {
-            spec.relays = (1..=3).map(|node| (node, Way { delay: Duration::ZERO, loss: 0.01 })).collect();
+            let mut rules = Rules::default();
+            rules.lose(0.01);
+            spec.relayed = Some(rules);
         }
     }
     spec

@@ -13,9 +13,9 @@ pub const SERVICE_US: u64 = 5_000;
 pub enum BedKind {
     /// Three nodes with a modelled device, replicated, on disk.
     Modelled,
-    /// As modelled; node 3 is reached through a relay that adds 2 ms each way.
+    /// As modelled; all nodes are reached through relays, node 3 is 2 ms farther away from everybody, each way.
     Far,
-    /// As modelled; every client reaches every node through a relay that loses 1 % of packets.
+    /// As modelled; all packets pass relays that lose 1 % of them.
     Lossy,
     /// Three nodes with a real device, data in memory, not replicated.
     Memory,
@@ -26,7 +26,7 @@ impl BedKind {
     pub fn about(self) -> &'static str {
         match self {
             Self::Modelled => "3 processes, modelled device, replicated to disk",
-            Self::Far => "3 processes, modelled device, node 3 behind a relay with + 2 ms each way",
+            Self::Far => "3 processes, modelled device, relays before all, node 3 + 2 ms each way",
             Self::Lossy => "3 processes, modelled device, all packets through relays that lose 1 %",
             Self::Memory => "3 processes, real device, data in memory",
         }
