@@ -25,7 +25,7 @@ fn read(policy: ReadPolicy) -> ReadOptions {
 
 /// p50 and p99 of gets sent at fixed times, whatever became of the ones before.
 async fn gets(client: &Client, policy: ReadPolicy) -> (Duration, Duration) {
-    let workload = Workload { count: KEYS, value_bytes: 100 };
+    let workload = Workload { count: KEYS, ..Workload::default() };
     let begun = Instant::now();
     let mut out = tokio::task::JoinSet::new();
     for number in 0..u64::from(RATE * SECONDS) {
@@ -49,7 +49,7 @@ async fn gets(client: &Client, policy: ReadPolicy) -> (Duration, Duration) {
 async fn fifty_scanning_clients_leave_the_latency_of_gets_nearly_as_it_is() {
     let bed = Bed::with(3, |settings| settings.lanes = 8).await;
     let nodes = bed.nodes();
-    preload(&bed.client, Workload { count: KEYS, value_bytes: 100 }, &Writes::ToEveryNode(nodes), |_| {})
+    preload(&bed.client, Workload { count: KEYS, ..Workload::default() }, &Writes::ToEveryNode(nodes), |_| {})
         .await
         .unwrap();
     for (policy, bound) in [(ReadPolicy::TIED2, 1.15), (ReadPolicy::UNTIED, 1.4)] {
