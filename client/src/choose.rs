@@ -7,10 +7,10 @@ use crate::engine::{Asked, CallId, Decision, Replica, Ways};
 use crate::observe::Observed;
 use crate::operation::{LevelName, Operation, Sort};
 use crate::options::ReadOptions;
-use crate::shared::random_u128;
 use crate::tally::Slot;
 use crate::topology::Table;
 use crate::view::ViewInner;
+use rand::Rng;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,7 +75,7 @@ pub(crate) fn choose(
     let config = connections.config();
     let table = connections.table().clone();
     let ways = TableWays { table: &table, cap: config.tie_delay_cap };
-    let (decision, shadow) = {
+    let (decision, shadow, read) = {
         // Members and peers stand in the same order, sorted by NodeId.
         let members = table.topology.members.iter().zip(&table.peers).filter(|(member, _)| !member.learner);
         let replicas: SmallVec<[Replica<'_>; 4]> = members
@@ -84,7 +84,9 @@ pub(crate) fn choose(
         let own = &mut *view.own.lock();
         own.sync(&replicas, &table, &connections.board, now);
         let decision = own.engine.decide(asked, deadline, &replicas, &ways, now, &mut own.rng);
-        (decision, if short { own.engine.shadow_due(now) } else { None })
+        let shadow = if short { own.engine.shadow_due(now) } else { None };
+        // Names the read and draws its modelled service; who may cancel it is the tie id's secret, not this one's.
+        (decision, shadow, ReadId(own.rng.random()))
     };
     let Decision { plan, not_tied, hold_out, observed } = decision;
     let first = plan.order.first().filter(|_| plan.width > 1);
@@ -93,7 +95,7 @@ pub(crate) fn choose(
         asked,
         slot: Slot::new(asked.operation(), asked.policy),
         plan,
-        read: ReadId(random_u128()),
+        read,
         level,
         class: class.unwrap_or(config.class),
         what,

@@ -196,11 +196,13 @@ pub struct Latency {
     /// Kept while the estimators learn anew.
     frozen: Option<(Duration, Duration)>,
     cached: Option<(Duration, Duration)>,
-    until_refresh: u16,
+    until_refresh: u32,
 }
 
-/// How many samples a computed delay serves before it is computed again.
-const REFRESH_EVERY: u16 = 32;
+/// How many samples a computed delay serves before it is computed again, at least.
+const REFRESH_EVERY: u32 = 32;
+/// Or this share of the samples remembered, if that is more: so few move no quantile by much.
+const REFRESH_SHARE: f32 = 1.0 / 64.0;
 
 impl Latency {
     /// Knows nothing yet.
@@ -279,7 +281,7 @@ impl Latency {
         self.cached = hedge.zip(rescue);
         if self.cached.is_some() {
             self.frozen = None;
-            self.until_refresh = REFRESH_EVERY;
+            self.until_refresh = REFRESH_EVERY.max((self.with.samples() * REFRESH_SHARE) as u32);
         }
     }
 }

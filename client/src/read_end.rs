@@ -113,7 +113,8 @@ impl Running<'_> {
         }
     }
 
-    pub(crate) fn result(mut self) -> Result<GoodAnswer, Error> {
+    /// The caller's result; by reference, since a read is large. Once.
+    pub(crate) fn result(&mut self) -> Result<GoodAnswer, Error> {
         self.settle();
         let now = clock::now();
         let outcome = self.race.outcome().unwrap_or(Outcome::Dropped);

@@ -34,6 +34,7 @@ const PURE: &[&str] = &[
     "server/src/request/copy_name.rs",
     "server/src/request/copy_state.rs",
     "server/src/request/health.rs",
+    "server/src/request/brisk.rs",
     "server/src/request/lane.rs",
     "server/src/request/recent_ties.rs",
     "server/src/request/set_aside.rs",

@@ -42,6 +42,7 @@ pub mod membership;
 pub mod network;
 pub mod outcomes;
 pub mod read_barrier;
+mod records;
 pub mod replica;
 mod run;
 pub mod serve;

@@ -4,9 +4,15 @@
 //! decides alike, also one that restarted or was filled from a snapshot. Outcomes are kept in runs; a run closes
 //! after [`RUN_LEN`] outcomes or [`RUN_SPAN_MS`] of log time and is forgotten whole, oldest first, when too many
 //! outcomes are kept or its last one is too old by log time. Persisting the records is the state machine's job.
+//!
+//! Memory does not grow with the outcomes kept: only the [`RECENT`] youngest stand here. Of an older one it is known
+//! within [`PLACE_LEN`] positions where its record is, which [`Outcomes::decide`] asks for when a key is repeated so
+//! late. A new key asks for nothing.
 
 use crate::raft::types::{Command, WriteKey};
-use std::collections::{HashMap, VecDeque};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::RangeInclusive;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{CallerId, ClientId, Position, Version};
 
@@ -14,6 +20,11 @@ use tiedkv_protocol::ids::{CallerId, ClientId, Position, Version};
 pub const RUN_LEN: u32 = 1024;
 /// Longest log time within one run, milliseconds.
 pub const RUN_SPAN_MS: u64 = 10_000;
+/// Outcomes kept in memory: more than any commit holds, so that what is looked for is committed, and more than a
+/// client repeats within its deadline as a rule.
+pub const RECENT: usize = 16 * 1024;
+/// Sequences of a client whose places are kept together, and most positions that one place spans.
+pub const PLACE_LEN: u64 = 64;
 /// Version of a record's bytes.
 pub const RECORD_FORMAT: u8 = 1;
 /// Bytes of one record.
@@ -22,14 +33,15 @@ pub const RECORD_BYTES: usize = 1 + 16 + 16 + 8 + 8 + 8 + 2;
 /// How long outcomes are kept. The same on every member of a cluster: peers compare it when they say hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct OutcomeLimits {
-    /// Most outcomes kept, give or take a run of [`RUN_LEN`]; several runs at least. 24 bytes of memory and 67 of disk each, and 150 more per client.
+    /// Most outcomes kept, give or take a run of [`RUN_LEN`]; several runs at least. 67 bytes of disk each, one of
+    /// memory (16 where a client writes rarely), and 200 more per client.
     pub count_max: u64,
     /// Longest time kept, milliseconds of log time.
     pub age_max_ms: u64,
 }
 
 impl Default for OutcomeLimits {
-    /// A million outcomes (24 MB of memory), ten minutes.
+    /// A million outcomes, ten minutes.
     fn default() -> Self {
         Self { count_max: 1_000_000, age_max_ms: 600_000 }
     }
@@ -111,7 +123,7 @@ pub enum Repeat {
 struct Kept {
     sequence: u64,
     digest: u64,
-    /// Position in the lower 48 bits, code above: a table of a million is 24 MB.
+    /// Position in the lower 48 bits, code above.
     place: u64,
 }
 
@@ -145,10 +157,66 @@ struct Run {
     closed: bool,
 }
 
+/// Positions between which records lie; with some of other keys between them.
+type Place = (u64, u64);
+
+/// The outcomes of one client.
+#[derive(Default)]
+struct ClientOutcomes {
+    /// Sorted by sequence.
+    recent: VecDeque<Kept>,
+    /// Where the records of older ones are, by sequence / [`PLACE_LEN`].
+    older: BTreeMap<u64, SmallVec<[Place; 1]>>,
+}
+
+impl ClientOutcomes {
+    fn find_recent(&self, sequence: u64) -> Option<Kept> {
+        let index = self.recent.binary_search_by_key(&sequence, |kept| kept.sequence).ok()?;
+        Some(self.recent[index])
+    }
+
+    fn keep(&mut self, entry: Kept) {
+        match self.recent.binary_search_by_key(&entry.sequence, |kept| kept.sequence) {
+            // A forgotten outcome that was not swept yet.
+            Ok(index) => self.recent[index] = entry,
+            Err(index) => self.recent.insert(index, entry),
+        }
+    }
+
+    /// One of the recent outcomes is not recent any more.
+    fn age(&mut self, sequence: u64, position: u64) {
+        if let Ok(index) = self.recent.binary_search_by_key(&sequence, |kept| kept.sequence)
+            && self.recent[index].position() == position
+        {
+            self.recent.remove(index);
+        }
+        let places = self.older.entry(sequence / PLACE_LEN).or_default();
+        match places.last_mut().filter(|(first, _)| position - *first < PLACE_LEN) {
+            Some((_, last)) => *last = position,
+            None => places.push((position, position)),
+        }
+    }
+
+    fn sweep(&mut self, forgotten: u64) {
+        self.recent.retain(|entry| entry.position() > forgotten);
+        self.older.retain(|_, places| {
+            places.retain(|(_, last)| *last > forgotten);
+            !places.is_empty()
+        });
+    }
+
+    fn is_empty(&self) -> bool {
+        self.recent.is_empty() && self.older.is_empty()
+    }
+}
+
 /// The outcomes kept by one replica.
 pub struct Outcomes {
     limits: OutcomeLimits,
-    clients: HashMap<(CallerId, ClientId), VecDeque<Kept>, foldhash::fast::RandomState>,
+    clients: HashMap<(CallerId, ClientId), ClientOutcomes, foldhash::fast::RandomState>,
+    /// The recent ones in order of position.
+    recent: VecDeque<(WriteKey, u64)>,
+    recent_max: usize,
     runs: VecDeque<Run>,
     kept: u64,
     forgotten: u64,
@@ -161,11 +229,18 @@ impl Outcomes {
         Self {
             limits,
             clients: HashMap::default(),
+            recent: VecDeque::new(),
+            recent_max: RECENT,
             runs: VecDeque::new(),
             kept: 0,
             forgotten: forgotten.0,
             dropped: 0,
         }
+    }
+
+    /// As [`Outcomes::new`], for who persists no records: nothing is looked for, and memory grows up to the limits.
+    pub fn all_in_memory(limits: OutcomeLimits, forgotten: Position) -> Self {
+        Self { recent_max: usize::MAX, ..Self::new(limits, forgotten) }
     }
 
     /// Takes back a persisted record; in order of position, before the first [`decide`](Self::decide). One that
@@ -176,21 +251,30 @@ impl Outcomes {
         }
     }
 
-    /// Decides on the command at `position`. Commands come in order of position, each once. One to apply must be
-    /// [kept](Self::keep) before the next is decided, as applied or as refused by the state.
-    pub fn decide(&mut self, command: &Command) -> Verdict {
+    /// Decides on a command. Commands come in order of position, each once. One to apply must be
+    /// [kept](Self::keep) before the next is decided, as applied or as refused by the state. `look` finds the record
+    /// of a key that is persisted between two positions, if it is there.
+    ///
+    /// # Errors
+    /// Those of `look`; nothing is decided then.
+    pub fn decide<E>(
+        &mut self,
+        command: &Command,
+        look: impl FnMut(&WriteKey, RangeInclusive<u64>) -> Result<Option<(Position, Record)>, E>,
+    ) -> Result<Verdict, E> {
         self.forget(command.stamp_ms);
-        if let Some(kept) = self.find(&command.key) {
-            return if kept.digest == command.digest {
+        if let Some((kept, digest)) = self.find(&command.key, look)? {
+            return Ok(if digest == command.digest {
                 Verdict::Repeat(kept.repeat())
             } else {
                 Verdict::Refuse(ErrorCode::KeyReused)
-            };
+            });
         }
         if command.floor.0 < self.forgotten {
-            return Verdict::Refuse(ErrorCode::KeyExpired);
+            return Ok(Verdict::Refuse(ErrorCode::KeyExpired));
         }
-        Verdict::Apply(Record { key: command.key, digest: command.digest, stamp_ms: command.stamp_ms, code: 0 })
+        let Command { key, digest, stamp_ms, .. } = *command;
+        Ok(Verdict::Apply(Record { key, digest, stamp_ms, code: 0 }))
     }
 
     /// Up to where outcomes are forgotten: their records may be deleted, and a key with an older floor is expired.
@@ -208,24 +292,35 @@ impl Outcomes {
         self.kept == 0
     }
 
-    fn find(&self, key: &WriteKey) -> Option<Kept> {
-        let kept = self.clients.get(&(key.caller, key.client))?;
-        let index = kept.binary_search_by_key(&key.sequence, |kept| kept.sequence).ok()?;
-        Some(kept[index]).filter(|kept| kept.position() > self.forgotten)
+    fn find<E>(
+        &self,
+        key: &WriteKey,
+        mut look: impl FnMut(&WriteKey, RangeInclusive<u64>) -> Result<Option<(Position, Record)>, E>,
+    ) -> Result<Option<(Kept, u64)>, E> {
+        let Some(client) = self.clients.get(&(key.caller, key.client)) else { return Ok(None) };
+        if let Some(kept) = client.find_recent(key.sequence).filter(|kept| kept.position() > self.forgotten) {
+            return Ok(Some((kept, kept.digest)));
+        }
+        for (first, last) in client.older.get(&(key.sequence / PLACE_LEN)).into_iter().flatten() {
+            let within = (self.forgotten + 1).max(*first)..=*last;
+            if let Some((position, record)) = if within.is_empty() { None } else { look(key, within)? } {
+                return Ok(Some((Kept::new(position, &record), record.digest)));
+            }
+        }
+        Ok(None)
     }
 
     /// Keeps the outcome of the command at `position`.
     pub fn keep(&mut self, position: Position, record: &Record) {
         let entry = Kept::new(position, record);
-        let kept = self.clients.entry((record.key.caller, record.key.client)).or_default();
-        if kept.len() == kept.capacity() {
-            // Not doubled: a long table would waste half of its memory.
-            kept.reserve_exact(kept.len().clamp(1, 65_536));
-        }
-        match kept.binary_search_by_key(&entry.sequence, |kept| kept.sequence) {
-            // A forgotten outcome that was not swept yet.
-            Ok(index) => kept[index] = entry,
-            Err(index) => kept.insert(index, entry),
+        self.clients.entry((record.key.caller, record.key.client)).or_default().keep(entry);
+        self.recent.push_back((record.key, position.0));
+        if self.recent.len() > self.recent_max
+            && let Some((key, position)) = self.recent.pop_front()
+            && let Some(client) = self.clients.get_mut(&(key.caller, key.client))
+            && position > self.forgotten
+        {
+            client.age(key.sequence, position);
         }
         self.kept += 1;
         match self.runs.back_mut().filter(|run| !run.closed) {
@@ -266,10 +361,9 @@ impl Outcomes {
 
     fn sweep(&mut self) {
         let forgotten = self.forgotten;
-        self.clients.retain(|_, kept| {
-            kept.retain(|entry| entry.position() > forgotten);
-            kept.shrink_to(kept.len() + 65_536);
-            !kept.is_empty()
+        self.clients.retain(|_, client| {
+            client.sweep(forgotten);
+            !client.is_empty()
         });
         self.dropped = 0;
     }

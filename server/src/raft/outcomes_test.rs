@@ -11,13 +11,62 @@ fn command(sequence: u64, value: u8, stamp_ms: u64, floor: u64) -> Command {
     Command { stamp_ms, key, floor: Position(floor), digest: digest(&change), change }
 }
 
+/// Nothing is persisted.
+fn nowhere(_: &WriteKey, _: RangeInclusive<u64>) -> Result<Option<(Position, Record)>, ErrorCode> {
+    Ok(None)
+}
+
 /// Decides, and keeps what is new as applied.
 fn decide(outcomes: &mut Outcomes, position: Position, command: &Command) -> Verdict {
-    let verdict = outcomes.decide(command);
+    decide_beside(outcomes, &[], position, command)
+}
+
+/// As [`decide`], with records that are persisted, in order of position.
+fn decide_beside(
+    outcomes: &mut Outcomes,
+    records: &[(Position, Record)],
+    position: Position,
+    command: &Command,
+) -> Verdict {
+    let look = |key: &WriteKey, within: RangeInclusive<u64>| {
+        assert!(within.clone().count() as u64 <= PLACE_LEN, "{within:?}");
+        let lies = |record: &&(Position, Record)| within.contains(&record.0.0) && record.1.key == *key;
+        Ok::<_, ErrorCode>(records.iter().find(lies).copied())
+    };
+    let verdict = outcomes.decide(command, look).unwrap();
     if let Verdict::Apply(record) = verdict {
         outcomes.keep(position, &record);
     }
     verdict
+}
+
+#[test]
+fn a_repeat_that_comes_late_is_answered_from_its_record_and_memory_does_not_grow() {
+    let mut outcomes = Outcomes::new(OutcomeLimits::default(), Position(0));
+    let mut records: Vec<(Position, Record)> = Vec::new();
+    let all = 4 * RECENT as u64;
+    for number in 1..=all {
+        // Pairs come in the wrong order.
+        let sequence = number ^ 1;
+        let verdict =
+            decide_beside(&mut outcomes, &records, Position(number), &command(sequence, 1, 10, number - 1));
+        let Verdict::Apply(record) = verdict else { panic!("{sequence} is new: {verdict:?}") };
+        records.push((Position(number), record));
+    }
+    let in_memory: usize = outcomes.clients.values().map(|client| client.recent.len()).sum();
+    let places: usize = outcomes.clients.values().flat_map(|client| client.older.values().map(SmallVec::len)).sum();
+    assert_eq!((in_memory, outcomes.recent.len(), outcomes.len()), (RECENT, RECENT, all));
+    assert!(places as u64 <= all / PLACE_LEN * 6, "{places} places of {all}");
+    for sequence in [3, 700, all / 2, all - RECENT as u64, all - 5] {
+        let position = sequence ^ 1;
+        let again = command(sequence, 1, 20, 0);
+        let verdict = decide_beside(&mut outcomes, &records, Position(all + 1), &again);
+        assert_eq!(verdict, Verdict::Repeat(Repeat::Applied(Version(position))), "{sequence}");
+        let other = decide_beside(&mut outcomes, &records, Position(all + 1), &command(sequence, 2, 20, 0));
+        assert_eq!(other, Verdict::Refuse(ErrorCode::KeyReused), "{sequence}");
+    }
+    let failed = outcomes.decide(&command(3, 1, 20, 0), |_, _| Err(ErrorCode::Storage));
+    assert_eq!(failed, Err(ErrorCode::Storage), "the disk's error is no new write");
 }
 
 #[test]
@@ -68,14 +117,14 @@ fn outcomes_age_by_log_time_alone() {
 #[test]
 fn a_refusal_by_the_state_is_kept_and_comes_back_from_its_record() {
     let mut outcomes = Outcomes::new(OutcomeLimits::default(), Position(0));
-    let Verdict::Apply(mut record) = outcomes.decide(&command(1, 1, 10, 0)) else { panic!("not new") };
+    let Ok(Verdict::Apply(mut record)) = outcomes.decide(&command(1, 1, 10, 0), nowhere) else { panic!("not new") };
     record.code = ErrorCode::ConditionFailed as u16;
     outcomes.keep(Position(5), &record);
     let refused = Verdict::Repeat(Repeat::Refused(ErrorCode::ConditionFailed));
-    assert_eq!(outcomes.decide(&command(1, 1, 11, 0)), refused);
+    assert_eq!(outcomes.decide(&command(1, 1, 11, 0), nowhere), Ok(refused));
     let mut restored = Outcomes::new(OutcomeLimits::default(), Position(0));
     restored.restore(Position(5), &Record::decode(&record.encode()).unwrap());
-    assert_eq!(restored.decide(&command(1, 1, 11, 0)), refused);
+    assert_eq!(restored.decide(&command(1, 1, 11, 0), nowhere), Ok(refused));
 }
 
 #[test]
@@ -101,15 +150,17 @@ fn bytes_of_a_record_are_golden() {
 }
 
 proptest! {
-    /// A replica that restarted or was filled from a snapshot at any moment decides as one that never stopped.
+    /// A replica that restarted or was filled from a snapshot at any moment decides as one that never stopped, and as
+    /// one that keeps everything in memory.
     #[test]
     fn replicas_agree_whenever_one_restarts(
         steps in prop::collection::vec((0u64..40, 0u8..2, 0u64..4_000, 0u64..400), 1..300),
         restart in 0usize..300,
     ) {
         let limits = OutcomeLimits { count_max: 20, age_max_ms: 60_000 };
-        let mut steady = Outcomes::new(limits, Position(0));
-        let mut moved = Outcomes::new(limits, Position(0));
+        let small = |forgotten| Outcomes { recent_max: 3, ..Outcomes::new(limits, forgotten) };
+        let mut whole = Outcomes::new(limits, Position(0));
+        let (mut steady, mut moved) = (small(Position(0)), small(Position(0)));
         let mut records = Vec::new();
         let mut stamp = 0;
         for (index, (sequence, value, pause, behind)) in steps.into_iter().enumerate() {
@@ -117,13 +168,14 @@ proptest! {
             let position = Position(index as u64 + 1);
             let command = command(sequence, value, stamp, position.0.saturating_sub(behind));
             if index == restart {
-                moved = Outcomes::new(limits, moved.forgotten());
+                moved = small(moved.forgotten());
                 for (position, record) in &records {
                     moved.restore(*position, record);
                 }
             }
-            let verdict = decide(&mut steady, position, &command);
-            prop_assert_eq!(decide(&mut moved, position, &command), verdict);
+            let verdict = decide(&mut whole, position, &command);
+            prop_assert_eq!(decide_beside(&mut steady, &records, position, &command), verdict);
+            prop_assert_eq!(decide_beside(&mut moved, &records, position, &command), verdict);
             prop_assert_eq!(moved.forgotten(), steady.forgotten());
             prop_assert_eq!(moved.len(), steady.len());
             if let Verdict::Apply(record) = verdict {

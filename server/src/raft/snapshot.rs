@@ -71,7 +71,9 @@ pub fn write_blocks(
         return Ok(());
     }
     let Some(values) = write_records(VALUES, view.values(), &mut hash, &mut sink)? else { return Ok(()) };
-    let Some(outcomes) = write_records(OUTCOMES, view.outcomes(), &mut hash, &mut sink)? else { return Ok(()) };
+    let Some(outcomes) = write_records(OUTCOMES, view.kept_outcomes(), &mut hash, &mut sink)? else {
+        return Ok(());
+    };
     let mut end = Vec::with_capacity(48);
     end.extend_from_slice(&values.to_le_bytes());
     end.extend_from_slice(&outcomes.to_le_bytes());
@@ -140,7 +142,7 @@ impl Staged {
     pub fn copy_of(store: &Arc<FjallStore>, view: &FjallView) -> Result<Self, StorageError> {
         let install = store.begin_install()?;
         install.write_values(view.values())?;
-        install.write_outcomes(view.outcomes())?;
+        install.write_outcomes(view.kept_outcomes())?;
         let note = Note::decode(view.note())?;
         Ok(Self {
             install,

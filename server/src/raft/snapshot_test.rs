@@ -61,7 +61,7 @@ fn what_is_sent_is_what_arrives() {
     let (sent, got) = (from.current(), to.current());
     let all = |view: &FjallView| view.values().collect::<Result<Vec<_>, _>>().unwrap();
     assert_eq!(all(&sent), all(&got));
-    let all = |view: &FjallView| view.outcomes().collect::<Result<Vec<_>, _>>().unwrap();
+    let all = |view: &FjallView| view.kept_outcomes().collect::<Result<Vec<_>, _>>().unwrap();
     assert_eq!(all(&got).len(), 4_998);
     assert_eq!(all(&sent), all(&got));
 }

@@ -5,7 +5,8 @@
 //! no copy is made, and only then openraft may purge the log.
 
 use crate::raft::command;
-use crate::raft::outcomes::{OutcomeLimits, Outcomes, Record, Verdict};
+use crate::raft::outcomes::{OutcomeLimits, Outcomes, Verdict};
+use crate::raft::records::{outcome_of, restore};
 use crate::raft::snapshot::Staged;
 use crate::raft::types::{
     Answer, Change, Command, Entry, LogId, Payload, SnapshotMeta, StoredMembership, TypeConfig,
@@ -227,19 +228,6 @@ fn nodes(note: &Note) -> BTreeSet<u64> {
     note.membership.nodes().map(|(node, _)| *node).collect()
 }
 
-fn restore(view: &FjallView, limits: OutcomeLimits) -> Result<Outcomes, StorageError> {
-    let mut outcomes = Outcomes::new(limits, view.forgotten());
-    for item in view.outcomes() {
-        let (key, value) = item?;
-        let position = key.as_ref().try_into().map(u64::from_be_bytes);
-        let (Ok(position), Some(record)) = (position, Record::decode(&value)) else {
-            return Err(StorageError::Corrupt("an outcome of an unknown format".to_owned()));
-        };
-        outcomes.restore(Position(position), &record);
-    }
-    Ok(outcomes)
-}
-
 /// What the apply thread owns.
 struct Applier {
     store: Arc<FjallStore>,
@@ -355,7 +343,9 @@ impl Applier {
             return Ok(Answer::Applied(version));
         }
         let now = Now { version, stamp_ms: self.stamp_ms };
-        let mut record = match self.outcomes.decide(&command) {
+        let store = &self.store;
+        let verdict = self.outcomes.decide(&command, |key, within| outcome_of(&store.committed(), key, within))?;
+        let mut record = match verdict {
             Verdict::Refuse(code) => return Ok(Answer::Refused(code)),
             Verdict::Repeat(repeat) => {
                 let before = self.before(batch);

@@ -1,6 +1,7 @@
 //! Applying in batches: the last of a key wins, versions are positions, the note's bytes.
 
 use super::*;
+use crate::raft::outcomes::Record;
 use crate::raft::types::{WriteKey, digest};
 use crate::storage::fjall_store::StoreSettings;
 use futures_util::stream;
@@ -106,7 +107,7 @@ fn a_condition_sees_what_came_before_it_also_within_one_commit_and_while_nothing
     assert_eq!(stored("b"), Some(("4".into(), 4)));
     assert_eq!(stored("half"), None);
     assert_eq!(stored("n"), Some(("5".into(), 10)));
-    let codes: Vec<_> = view.outcomes().map(|pair| Record::decode(&pair.unwrap().1).unwrap().code).collect();
+    let codes: Vec<_> = view.kept_outcomes().map(|pair| Record::decode(&pair.unwrap().1).unwrap().code).collect();
     let failed = ErrorCode::ConditionFailed as u16;
     assert_eq!(codes, [0, 0, 0, 0, failed, failed, 0, failed, 0, 0]);
 }

@@ -9,7 +9,7 @@ use crate::request::doors::Caller;
 use crate::request::end::{Silent, kind_index, on_the_way_out, storage_latched};
 use crate::request::execute::far_behind;
 use crate::request::held::{Admission, HeldBarrier, HeldCopy, HeldPage};
-use crate::request::lane_room::{Joined, Shed};
+use crate::request::lane_room::{Called, Joined, Shed};
 use crate::request::state::PathState;
 use crate::request::tie::{Arrival, Arriving};
 use crate::storage::scan::PageProgress;
@@ -147,7 +147,7 @@ impl PathState {
         };
         let mut table = self.stripe_of(&copy.name).lock();
         match table.arrive(arriving, now) {
-            Arrival::Queue => match self.lane(copy).join(copy, now) {
+            Arrival::Queue => match self.lane(copy).join(copy, now, self.brisk()) {
                 Joined::Queued { wake, shed } => {
                     drop(table);
                     self.wake(wake);
@@ -197,7 +197,7 @@ impl PathState {
     pub(crate) fn empty_lanes(&self) {
         for lane in &self.lanes {
             let (copies, idle) = lane.drain();
-            idle.into_iter().for_each(|worker| self.wake(Some(worker)));
+            idle.into_iter().for_each(|worker| self.wake(Called::Worker(worker)));
             for copy in copies {
                 let mut table = self.stripe_of(&copy.name).lock();
                 let now = clock::now();

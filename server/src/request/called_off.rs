@@ -8,6 +8,7 @@ use crate::request::copy_state::Waited;
 use crate::request::doors::Caller;
 use crate::request::end::Silent;
 use crate::request::held::HeldCopy;
+use crate::request::lane_room::Called;
 use crate::request::state::PathState;
 use crate::request::tie::{CancelOutcome, HandOver, Race, WithdrawOutcome};
 use std::sync::Arc;
@@ -34,7 +35,7 @@ impl PathState {
                 drop(table);
                 // Both started: this one, the higher number, is the duplicate.
                 counters.duplicates_seen.add_one();
-                self.wake(worker);
+                self.wake(worker.map_or(Called::Nobody, Called::Worker));
             }
             CancelOutcome::CancelBack(hand_over) => {
                 self.hand_over(&hand_over);
@@ -84,7 +85,7 @@ impl PathState {
             WithdrawOutcome::Stop { copy } => {
                 let worker = copy.worker();
                 drop(table);
-                self.wake(worker);
+                self.wake(worker.map_or(Called::Nobody, Called::Worker));
             }
             WithdrawOutcome::Filed(_) | WithdrawOutcome::Ignored => {}
         }

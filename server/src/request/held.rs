@@ -174,6 +174,11 @@ pub enum Work {
 }
 
 impl Work {
+    /// True for a copy of a get.
+    pub fn is_get(&self) -> bool {
+        matches!(self, Self::Copy(copy) if copy.page.is_none())
+    }
+
     /// True for a copy that ended before its start.
     pub fn is_withdrawn(&self) -> bool {
         match self {

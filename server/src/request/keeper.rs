@@ -1,5 +1,6 @@
 //! The keeper of copies set aside: one thread per node that queues them again when a view is published or a barrier
-//! answered, and answers `Behind` when their time is over. Idle while none is set aside.
+//! answered, and answers `Behind` when their time is over. It also looks after brisk lanes that were left to the workers
+//! awake (`brisk`). Idle while there is neither.
 //!
 //! It keeps that work off the apply thread, which must be quick, and off the workers, which may all be busy.
 
@@ -19,7 +20,8 @@ pub(crate) fn run_keeper(path: Arc<PathState>, parker: Parker) {
     crate::request::wait::sharpen_timers();
     while !path.is_closing() {
         let applied = path.store.view().position();
-        let next = path.lanes.iter().filter_map(|lane| path.look_after(lane, applied)).min();
+        let next = path.lanes.iter().flat_map(|lane| [path.look_after(lane, applied), path.look_at(lane)]);
+        let next = next.flatten().min();
         match next {
             Some(until) => park_until(&parker, until),
             None => parker.park(),
@@ -41,6 +43,13 @@ impl PathState {
             }
         }
         due.next
+    }
+
+    /// Wakes another worker where the one that was trusted to go on does not (`brisk`).
+    fn look_at(&self, lane: &LaneRoom) -> Option<tiedkv_protocol::moment::Moment> {
+        let (called, next) = lane.look(clock::now());
+        self.wake(called);
+        next
     }
 
     /// Its original place; it goes through the whole start step again (rule R6, docs/tie-protocol.md).

@@ -3,6 +3,7 @@
 //! Thin: order and bounds are `lane`'s and `set_aside`'s. Lock order: registry stripe, then lane. Wake-ups happen
 //! after the lock is let go.
 
+use crate::request::brisk::{Brisk, LOOK_EVERY, Wake};
 use crate::request::held::{HeldCopy, Work};
 use crate::request::lane::{Lane, Pushed, Waiting};
 use crate::request::set_aside::{Inserted, Need, SetAside};
@@ -12,10 +13,11 @@ use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicU32,
+    AtomicBool, AtomicU32,
     Ordering::{Relaxed, SeqCst},
     fence,
 };
+use std::time::Duration;
 use tiedkv_protocol::ids::Position;
 use tiedkv_protocol::moment::Moment;
 
@@ -25,6 +27,8 @@ pub struct LaneRoom {
     depth: AtomicU32,
     aside: AtomicU32,
     busy: AtomicU32,
+    /// The keeper looks whether its workers go on.
+    watched: AtomicBool,
 }
 
 struct LaneState {
@@ -33,6 +37,10 @@ struct LaneState {
     disturbance: LaneDisturbance,
     /// Workers that are parked for work; the last one parked is woken first.
     idle: SmallVec<[Idle; 8]>,
+    workers: usize,
+    /// Workers that serve something that is no get, and so are not to be waited for.
+    long: SmallVec<[usize; 8]>,
+    brisk: Brisk,
     barriers_asked: u64,
     barriers_open: BTreeSet<u64>,
     jobs_dropped: u64,
@@ -52,10 +60,10 @@ pub type Shed = SmallVec<[Arc<HeldCopy>; 1]>;
 
 /// What became of a copy that wants to queue.
 pub enum Joined {
-    /// It waits; wake this worker, and answer what was shed.
+    /// It waits; wake whom it names, and answer what was shed.
     Queued {
-        /// Who is idle.
-        wake: Option<usize>,
+        /// Who is to look at it.
+        wake: Called,
         /// Who was pushed out.
         shed: Shed,
     },
@@ -63,10 +71,21 @@ pub enum Joined {
     Full,
 }
 
+/// Who is to be woken once no lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Called {
+    /// Nobody.
+    Nobody,
+    /// This worker.
+    Worker(usize),
+    /// The keeper: it looks after the lane from now on.
+    Keeper,
+}
+
 /// What a worker finds.
 pub enum Next {
-    /// Work, and how its device runs.
-    Work(Waiting<Work>, Pace),
+    /// Work, how its device runs, and another worker to wake first.
+    Work(Waiting<Work>, Pace, Called),
     /// Nothing until then (or until woken); `None`: until woken.
     Park(Option<Moment>),
     /// Copies to answer `Busy` first; then look again.
@@ -85,14 +104,17 @@ pub struct Due {
 }
 
 impl LaneRoom {
-    /// A quiet, empty lane.
-    pub fn new(queue_max: usize, aside_max: usize, applied: Position) -> Self {
+    /// A quiet, empty lane of so many workers.
+    pub fn new(workers: usize, queue_max: usize, aside_max: usize, applied: Position) -> Self {
         Self {
             lane: Mutex::new(LaneState {
                 queue: Lane::new(queue_max),
                 aside: SetAside::new(aside_max, applied),
                 disturbance: LaneDisturbance::quiet(),
                 idle: SmallVec::new(),
+                workers,
+                long: SmallVec::new(),
+                brisk: Brisk::default(),
                 barriers_asked: 0,
                 barriers_open: BTreeSet::new(),
                 jobs_dropped: 0,
@@ -100,6 +122,7 @@ impl LaneRoom {
             depth: AtomicU32::new(0),
             aside: AtomicU32::new(0),
             busy: AtomicU32::new(0),
+            watched: AtomicBool::new(false),
         }
     }
 
@@ -140,8 +163,9 @@ impl LaneRoom {
         lane.take_idle()
     }
 
-    /// A copy joins the end of its class. Call with its stripe locked.
-    pub fn join(&self, copy: &Arc<HeldCopy>, now: Moment) -> Joined {
+    /// A copy joins the end of its class. Call with its stripe locked. `brisk`: what a get takes, where that is less
+    /// than a wake-up.
+    pub fn join(&self, copy: &Arc<HeldCopy>, now: Moment, brisk: Option<Duration>) -> Joined {
         let mut lane = self.lane.lock();
         let mut shed = lane.admit_jobs(now);
         let extra = copy.request.kind.is_extra();
@@ -151,16 +175,16 @@ impl LaneRoom {
                 self.note(lane);
                 Joined::Full
             }
-            Pushed::Queued => self.joined(lane, shed),
+            Pushed::Queued => self.joined(lane, shed, brisk),
             Pushed::QueuedInsteadOf(work) => {
                 shed.extend(copy_of(work));
-                self.joined(lane, shed)
+                self.joined(lane, shed, brisk)
             }
         }
     }
 
     /// The next chunk of a running copy queues. Call with its stripe locked. Returns whom to wake.
-    pub fn join_again(&self, copy: Arc<HeldCopy>) -> Option<usize> {
+    pub fn join_again(&self, copy: Arc<HeldCopy>) -> Called {
         let mut lane = self.lane.lock();
         let class = copy.request.class;
         lane.queue.push_again(Work::Copy(copy), class);
@@ -168,7 +192,7 @@ impl LaneRoom {
     }
 
     /// Copies that were set aside go back to their place. Call with the stripe locked. Returns whom to wake.
-    pub fn put_back(&self, waiting: Waiting<Work>) -> Option<usize> {
+    pub fn put_back(&self, waiting: Waiting<Work>) -> Called {
         let mut lane = self.lane.lock();
         lane.queue.put_back(waiting);
         self.wake_after(lane)
@@ -192,6 +216,7 @@ impl LaneRoom {
     pub fn next(&self, worker: usize, now: Moment) -> Next {
         let mut lane = self.lane.lock();
         lane.idle.retain(|idle| idle.worker != worker);
+        lane.long.retain(|busy| *busy != worker);
         let shed = lane.admit_jobs(now);
         if !shed.is_empty() {
             return Next::Shed(shed);
@@ -201,8 +226,9 @@ impl LaneRoom {
         if stalled.is_none()
             && let Some(waiting) = lane.queue.pop(Work::is_withdrawn)
         {
+            let wake = lane.popped(&waiting.item, worker);
             self.note(lane);
-            return Next::Work(waiting, pace);
+            return Next::Work(waiting, pace, wake);
         }
         let stall_end = stalled.filter(|_| !lane.queue.is_empty());
         let wake_at = stall_end.into_iter().chain(lane.disturbance.next_job()).min();
@@ -276,13 +302,40 @@ impl LaneRoom {
         self.lane.lock().jobs_dropped
     }
 
-    fn joined(&self, mut lane: MutexGuard<'_, LaneState>, shed: Shed) -> Joined {
-        let wake = lane.whom_to_wake();
+    /// Looks whether a lane that was left to the workers awake goes on. Whom to wake, and when to look again.
+    pub fn look(&self, now: Moment) -> (Called, Option<Moment>) {
+        if !self.watched.load(Relaxed) {
+            return (Called::Nobody, None);
+        }
+        let mut lane = self.lane.lock();
+        let waiting = lane.queue.live();
+        let wake = if lane.brisk.look(waiting) { lane.whom_to_wake() } else { Called::Nobody };
+        self.watched.store(lane.brisk.watched(), Relaxed);
+        (wake, lane.brisk.watched().then(|| now + LOOK_EVERY))
+    }
+
+    fn joined(&self, mut lane: MutexGuard<'_, LaneState>, shed: Shed, brisk: Option<Duration>) -> Joined {
+        let wake = match brisk {
+            None => lane.whom_to_wake(),
+            Some(service) => self.joined_brisk(&mut lane, service),
+        };
         self.note(lane);
         Joined::Queued { wake, shed }
     }
 
-    fn wake_after(&self, mut lane: MutexGuard<'_, LaneState>) -> Option<usize> {
+    fn joined_brisk(&self, lane: &mut LaneState, service: Duration) -> Called {
+        let awake = lane.workers.saturating_sub(lane.idle.len() + lane.long.len());
+        match lane.brisk.joined(lane.queue.live(), awake, service) {
+            Wake::Worker => lane.whom_to_wake(),
+            Wake::Nobody => Called::Nobody,
+            Wake::Keeper => {
+                self.watched.store(true, Relaxed);
+                Called::Keeper
+            }
+        }
+    }
+
+    fn wake_after(&self, mut lane: MutexGuard<'_, LaneState>) -> Called {
         let wake = lane.whom_to_wake();
         self.note(lane);
         wake
@@ -297,9 +350,20 @@ impl LaneRoom {
 impl LaneState {
     /// The worker that is to look at what has just joined the queue. One that a stall holds back looks at the end of
     /// the stall anyway; to wake it again would leave the others asleep with work in the queue.
-    fn whom_to_wake(&mut self) -> Option<usize> {
-        let at = self.idle.iter().rposition(|idle| !idle.until_stall_ends)?;
-        Some(self.idle.remove(at).worker)
+    fn whom_to_wake(&mut self) -> Called {
+        let at = self.idle.iter().rposition(|idle| !idle.until_stall_ends);
+        at.map_or(Called::Nobody, |at| Called::Worker(self.idle.remove(at).worker))
+    }
+
+    /// A worker took this. What is no get may take long: whoever was left to this worker gets another.
+    fn popped(&mut self, work: &Work, worker: usize) -> Called {
+        self.brisk.popped();
+        if work.is_get() {
+            return Called::Nobody;
+        }
+        self.long.push(worker);
+        let alone = self.idle.len() + self.long.len() >= self.workers;
+        if alone && !self.queue.is_empty() { self.whom_to_wake() } else { Called::Nobody }
     }
 
     fn take_idle(&mut self) -> SmallVec<[usize; 8]> {

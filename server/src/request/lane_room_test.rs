@@ -2,15 +2,17 @@
 
 use super::*;
 use crate::request::doors::{Caller, ReplySink};
-use crate::request::held::Admission;
+use crate::request::held::{Admission, HeldPage};
 use crate::request::test_support::read;
 use crate::storage::device::ModelledConfig;
 use crate::storage::disturbance::{DevicePhase, LaneName};
+use crate::storage::scan::PageProgress;
 use bytes::Bytes;
 use std::time::Duration;
 use tiedkv_protocol::ids::{CallerId, NodeId};
 use tiedkv_protocol::request::Disturbance;
 use tiedkv_protocol::response::ReadReply;
+use tiedkv_protocol::scan::{Columns, PageRequest};
 
 const MS: Duration = Duration::from_millis(1);
 const MODEL: ModelledConfig = ModelledConfig { mean_service: MS, seed: 1, disturbance_allowed: true };
@@ -22,13 +24,21 @@ impl ReplySink for Nobody {
 }
 
 fn room() -> LaneRoom {
-    LaneRoom::new(100, 8, Position(0))
+    LaneRoom::new(3, 100, 8, Position(0))
 }
 
 fn join(room: &LaneRoom, request: u64, now: Moment) -> Option<usize> {
+    match called(room, request, now, None) {
+        Called::Nobody => None,
+        Called::Worker(worker) => Some(worker),
+        Called::Keeper => panic!("the lane is not brisk"),
+    }
+}
+
+fn called(room: &LaneRoom, request: u64, now: Moment, brisk: Option<Duration>) -> Called {
     let caller = Caller { id: CallerId(7), connection: 1, replies: Arc::new(Nobody) };
     let admission = Admission { lane: 0, admitted: now, deadline: now + 1_000 * MS, barrier: None, page: None };
-    match room.join(&Arc::new(HeldCopy::new(caller, read(request), admission)), now) {
+    match room.join(&Arc::new(HeldCopy::new(caller, read(request), admission)), now, brisk) {
         Joined::Queued { wake, .. } => wake,
         Joined::Full => panic!("there is room"),
     }
@@ -63,6 +73,48 @@ fn lane_room_wakes_the_last_one_parked_once() {
 }
 
 #[test]
+fn lane_room_a_brisk_lane_leaves_what_comes_to_the_worker_awake_until_that_is_stuck() {
+    let (room, read) = (room(), Some(Duration::from_micros(5)));
+    (0..3).for_each(|worker| assert_eq!(park(&room, worker, Moment(0)), None));
+    assert_eq!(room.look(Moment(0)), (Called::Nobody, None), "nobody is trusted with anything");
+    assert_eq!(called(&room, 1, Moment(0), read), Called::Worker(2), "nobody is awake");
+    assert_eq!(called(&room, 2, Moment(0), read), Called::Keeper, "left to the one on its way");
+    assert_eq!(called(&room, 3, Moment(0), read), Called::Nobody);
+    assert!(matches!(room.next(2, Moment(0)), Next::Work(_, _, Called::Nobody)));
+    let now = Moment(0) + MS;
+    assert_eq!(room.look(now), (Called::Nobody, Some(now + MS)), "it took one");
+    assert_eq!(room.look(now), (Called::Worker(1), Some(now + MS)), "it is stuck, and two wait");
+    assert!(matches!(room.next(1, now), Next::Work(..)));
+    assert!(matches!(room.next(1, now), Next::Work(..)));
+    assert_eq!(park(&room, 1, now), None);
+}
+
+#[test]
+fn lane_room_a_page_is_not_waited_for() {
+    let (room, brisk) = (room(), Some(Duration::from_micros(5)));
+    (0..3).for_each(|worker| assert_eq!(park(&room, worker, Moment(0)), None));
+    let caller = Caller { id: CallerId(7), connection: 1, replies: Arc::new(Nobody) };
+    let all = PageRequest {
+        lo: Bytes::new(),
+        hi: None,
+        reverse: false,
+        columns: Columns::Keys,
+        rows_max: 1,
+        bytes_max: 1,
+    };
+    let page = HeldPage::new(PageProgress::new(all), &Arc::default(), 1);
+    let admission =
+        Admission { lane: 0, admitted: Moment(0), deadline: Moment(0) + 1_000 * MS, barrier: None, page };
+    let copy = Arc::new(HeldCopy::new(caller, read(9), admission));
+    assert!(matches!(room.join(&copy, Moment(0), brisk), Joined::Queued { wake: Called::Worker(2), .. }));
+    assert_eq!(called(&room, 1, Moment(0), brisk), Called::Keeper);
+    assert!(matches!(room.next(2, Moment(0)), Next::Work(_, _, Called::Worker(1))), "a get waits behind the page");
+    assert!(matches!(room.next(1, Moment(0)), Next::Work(..)));
+    assert_eq!(park(&room, 1, Moment(0)), None);
+    assert_eq!(called(&room, 2, Moment(0), brisk), Called::Worker(1), "only the page's worker is awake");
+}
+
+#[test]
 fn lane_room_a_stall_wakes_each_worker_at_most_once_and_holds_none_back_after_it() {
     let room = room();
     let (now, end) = stall(&room);
@@ -80,7 +132,7 @@ fn lane_room_a_stall_wakes_each_worker_at_most_once_and_holds_none_back_after_it
 
 #[test]
 fn lane_room_jobs_that_find_no_room_are_counted() {
-    let room = LaneRoom::new(1, 8, Position(0));
+    let room = LaneRoom::new(1, 1, 8, Position(0));
     let lane = LaneName { node: NodeId(1), lane: 0, workers: 1 };
     let asked = Disturbance { jobs_load: 0.9, ..Disturbance::default() };
     room.disturb(LaneDisturbance::new(&asked, &MODEL, lane, Moment(0), 0));

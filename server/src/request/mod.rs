@@ -2,8 +2,8 @@
 //!
 //! A copy: [`path`] (the public door) -> `arrive` (check, let in, register, queue) -> [`lane`] -> `start` (the worker:
 //! start + cancel peers, serve) -> [`execute`] -> `end` (answer, or silent by rule). `called_off` is what ends copies
-//! from outside; `keeper` looks after copies set aside. Pure rooms: [`admit`], [`copy_state`], [`health`], [`lane`],
-//! [`recent_ties`], [`set_aside`], [`tie`].
+//! from outside; `keeper` looks after copies set aside and after brisk lanes. Pure rooms: [`admit`], [`brisk`],
+//! [`copy_state`], [`health`], [`lane`], [`recent_ties`], [`set_aside`], [`tie`].
 
 pub mod doors;
 pub mod path;
@@ -17,6 +17,7 @@ mod state;
 
 pub mod admit;
 pub mod barrier;
+pub mod brisk;
 pub mod config;
 pub mod copy_name;
 pub mod copy_state;

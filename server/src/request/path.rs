@@ -11,6 +11,7 @@ use crate::request::config::{BadRequestConfig, RequestConfig};
 use crate::request::counters::CountersSnapshot;
 use crate::request::doors::{Caller, CancelSender};
 use crate::request::keeper::{CallKeeper, run_keeper};
+use crate::request::lane_room::Called;
 use crate::request::slow_log::SlowRead;
 use crate::request::start::Worker;
 use crate::request::state::{PathState, sorted};
@@ -197,7 +198,7 @@ impl RequestPath {
         for (lane, room) in (0..).zip(&path.lanes) {
             let name = LaneName { node: path.config.node, lane, workers: path.config.workers_per_lane };
             let idle = room.disturb(LaneDisturbance::new(&disturbance, &model, name, now, unix_ns));
-            idle.into_iter().for_each(|worker| path.wake(Some(worker)));
+            idle.into_iter().for_each(|worker| path.wake(Called::Worker(worker)));
         }
         Ok(now)
     }

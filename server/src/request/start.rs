@@ -63,7 +63,8 @@ impl Worker {
         let lane = &self.path.lanes[self.lane];
         loop {
             match lane.next(self.index, clock::now()) {
-                Next::Work(waiting, pace) => {
+                Next::Work(waiting, pace, wake) => {
+                    self.path.wake(wake);
                     lane.set_busy(true);
                     self.serve(waiting, &pace);
                     lane.set_busy(false);

@@ -4,13 +4,14 @@
 //! are leaves: nothing is locked while they are held.
 
 use crate::request::admit::{Caps, Desk};
+use crate::request::brisk::WAKE_UP;
 use crate::request::config::RequestConfig;
 use crate::request::copy_name::CopyName;
 use crate::request::counters::Counters;
 use crate::request::doors::CancelSender;
 use crate::request::health::{ServiceMedian, StorageHealth};
 use crate::request::held::HeldCopy;
-use crate::request::lane_room::LaneRoom;
+use crate::request::lane_room::{Called, LaneRoom};
 use crate::request::path::{Neighbours, TablesStatus};
 use crate::request::recent_ties::RecentTiesBounds;
 use crate::request::records::StartRecords;
@@ -85,7 +86,12 @@ impl PathState {
         Self {
             members: ArcSwap::from_pointee(sorted(around.members)),
             lane_of_key: LaneOfKey::new(config.node, config.lanes),
-            lanes: (0..config.lanes).map(|_| LaneRoom::new(config.queue_max, config.aside_max, applied)).collect(),
+            lanes: (0..config.lanes)
+                .map(|_| {
+                    let workers = usize::from(config.workers_per_lane);
+                    LaneRoom::new(workers, config.queue_max, config.aside_max, applied)
+                })
+                .collect(),
             counters: Counters::default(),
             records: StartRecords::new(config.start_records_max),
             slow: SlowLog::new(config.slow_read),
@@ -148,10 +154,18 @@ impl PathState {
         &self.lanes[usize::from(copy.lane)]
     }
 
-    pub(crate) fn wake(&self, worker: Option<usize>) {
-        if let Some(unparker) = worker.and_then(|worker| self.workers.get(worker)) {
-            unparker.unpark();
+    pub(crate) fn wake(&self, called: Called) {
+        match called {
+            Called::Nobody => {}
+            Called::Worker(worker) => self.workers.get(worker).into_iter().for_each(Unparker::unpark),
+            Called::Keeper => self.keeper.unpark(),
         }
+    }
+
+    /// What a get takes, where that is known and less than a wake-up.
+    pub(crate) fn brisk(&self) -> Option<Duration> {
+        let service = self.service_p50();
+        (!self.config.device.is_modelled() && !service.is_zero() && service < WAKE_UP).then_some(service)
     }
 
     pub(crate) fn wake_all(&self) {

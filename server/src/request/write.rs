@@ -12,6 +12,7 @@ use crate::storage::atomic::Now;
 use crate::storage::state_store::{Mutation, StateStore, StorageError};
 use bytes::Bytes;
 use parking_lot::Mutex;
+use std::convert::Infallible;
 use std::sync::Arc;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{CallerId, NodeId, Position, Version};
@@ -36,7 +37,7 @@ impl LocalWriter {
     pub fn new(node: NodeId, store: Arc<dyn StateStore>) -> Self {
         let view = store.view();
         let (last, stamp_ms) = (view.position(), view.stamp_ms());
-        let outcomes = Outcomes::new(OutcomeLimits::default(), last);
+        let outcomes = Outcomes::all_in_memory(OutcomeLimits::default(), last);
         Self { node, store, order: Mutex::new(Order { last, stamp_ms, outcomes }) }
     }
 
@@ -47,7 +48,8 @@ impl LocalWriter {
         order.stamp_ms = order.stamp_ms.max(clock::unix_ns() / 1_000_000);
         command.stamp_ms = order.stamp_ms;
         let now = Now { version: Version(position.0), stamp_ms: order.stamp_ms };
-        let mut record = match order.outcomes.decide(&command) {
+        let Ok(verdict) = order.outcomes.decide(&command, |_, _| Ok::<_, Infallible>(None));
+        let mut record = match verdict {
             Verdict::Apply(record) => record,
             Verdict::Repeat(repeat) => {
                 let state = self.store.applied();

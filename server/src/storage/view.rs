@@ -9,7 +9,7 @@ use crate::storage::spaces::Spaces;
 use crate::storage::state_store::{StorageError, Stored, View};
 use bytes::Bytes;
 use fjall::{Readable, Snapshot};
-use std::ops::Bound;
+use std::ops::{Bound, RangeInclusive};
 use tiedkv_protocol::ids::{Position, Version};
 
 /// Version of the bytes of a value on disk.
@@ -178,9 +178,19 @@ impl FjallView {
         self.snapshot.iter(&self.spaces.data).map(pair)
     }
 
-    /// All records of outcomes in order of position; the key is the position, big-endian.
-    pub fn outcomes(&self) -> impl Iterator<Item = Result<(Bytes, Bytes), StorageError>> + '_ {
-        self.snapshot.range(&self.spaces.outcomes, (self.forgotten.0 + 1).to_be_bytes()..).map(pair)
+    /// The records of outcomes between two positions, in order; the key is the position, big-endian. Those up to
+    /// [`FjallView::forgotten`] may or may not be there.
+    pub fn outcomes(
+        &self,
+        within: RangeInclusive<u64>,
+    ) -> impl Iterator<Item = Result<(Bytes, Bytes), StorageError>> + '_ {
+        let (first, last) = within.into_inner();
+        self.snapshot.range(&self.spaces.outcomes, first.to_be_bytes()..=last.to_be_bytes()).map(pair)
+    }
+
+    /// The records of all outcomes that are not forgotten.
+    pub fn kept_outcomes(&self) -> impl Iterator<Item = Result<(Bytes, Bytes), StorageError>> + '_ {
+        self.outcomes(self.forgotten.0 + 1..=u64::MAX)
     }
 }
 
