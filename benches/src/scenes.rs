@@ -125,6 +125,7 @@ impl Profile {
             deadline: Duration::from_secs(5),
             workload: self.workload,
             fan: None,
+            outside: None,
         }
     }
 }

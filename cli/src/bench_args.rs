@@ -2,9 +2,11 @@
 
 use crate::args::Connect;
 use crate::bench_data::BenchData;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use tiedkv_benches::load::keys::Spread;
+use tiedkv_benches::load::mix::Mix;
+use tiedkv_benches::load::workload::Sizes;
 
 #[derive(Debug, Subcommand)]
 pub enum Bench {
@@ -42,7 +44,7 @@ pub struct BenchPing {
 #[command(after_help = "\
 Examples:
   tiedkv bench run --cluster \"$URL\" --rate 2000 --duration 30s --policies untied,tied2 --hdr run.hlog
-  tiedkv bench run --cluster \"$URL\" --op put --concurrency 256 --duration 10s --json run.json
+  tiedkv bench run --cluster \"$URL\" --mix get=85,multi_get=5,put=9,scan=1 --spread zipf --duration 30s
 
 With --rate latencies run from the planned send, so that a server that stands still shows; with --concurrency they
 hide such waits, and the rate is the figure. Without --policies reads are untied and stale unless the URL says
@@ -56,12 +58,15 @@ pub struct BenchRun {
     /// Callers, each with one call out at a time (closed loop)
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub concurrency: u32,
-    /// What calls do
-    #[arg(long, value_enum, default_value_t = Operation::Get)]
-    pub op: Operation,
-    /// Share of calls that write, 0 to 1, instead of --op
-    #[arg(long, value_name = "SHARE", conflicts_with = "op")]
-    pub put_share: Option<f64>,
+    /// What calls do: kinds (get, multi_get, put, scan) and their weights
+    #[arg(long, value_name = "KIND=WEIGHT,...", default_value = "get=1")]
+    pub mix: Mix,
+    /// Keys of a multi_get
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub width: u32,
+    /// Rows of a scan
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub rows: u32,
     /// Read policies that take turns, for comparison on one cluster: untied,tied2
     #[arg(long, value_name = "POLICIES", value_delimiter = ',')]
     pub policies: Vec<String>,
@@ -80,9 +85,9 @@ pub struct BenchRun {
     /// How calls spread over the keys: uniform, zipf or zipf:EXPONENT
     #[arg(long, value_name = "SPREAD", default_value = "uniform")]
     pub spread: Spread,
-    /// Bytes of each value
-    #[arg(long, value_name = "BYTES", default_value_t = 100)]
-    pub value_bytes: usize,
+    /// Bytes of each value, or a range over which they are evenly spread: 100..4096
+    #[arg(long, value_name = "BYTES", default_value = "100")]
+    pub value_bytes: Sizes,
     /// Seeds arrivals, keys and the mix
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -94,14 +99,6 @@ pub struct BenchRun {
     pub hdr: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Operation {
-    /// Reads
-    Get,
-    /// Writes
-    Put,
-}
-
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -110,14 +107,19 @@ Examples:
   tiedkv bench busy --scenes none --from a.json --from b.json --report report.html
   tiedkv bench busy --check --json check.json                 against the bounds of docs/performance.md, 45 minutes
 
-Scenes and policies are listed by --list. Exit code 1: a bound of --check or a relation of --quick is broken.")]
+  tiedkv bench busy --check --scenes storm,storm60            a part of it
+
+Scenes and policies are listed by --list. Exit code 1: a bound of --check or a relation of --quick is broken; 6: only
+relations of latencies of --quick, which a machine that stood still can break.")]
 pub struct BenchBusy {
-    /// Scenes, in order: names with commas between them, loads for load10 to load90, none
-    #[arg(long, value_name = "SCENES", default_value = "idle,busy,hard,load70")]
-    pub scenes: String,
-    /// Policies: names with commas between them, or all
-    #[arg(long, value_name = "POLICIES", default_value = "untied,hedged,tied2,tied3,default")]
-    pub policies: String,
+    /// Scenes, in order: names with commas between them, loads for load10 to load90, none [default:
+    /// idle,busy,hard,load70; with --check: all that it needs]
+    #[arg(long, value_name = "SCENES")]
+    pub scenes: Option<String>,
+    /// Policies: names with commas between them, or all [default: untied,hedged,tied2,tied3,default; with --check: all
+    /// that it needs]
+    #[arg(long, value_name = "POLICIES")]
+    pub policies: Option<String>,
     /// Playings of each cell, interleaved between the policies; 5 unless --quick
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: Option<u32>,
@@ -128,7 +130,7 @@ pub struct BenchBusy {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Idle and busy, untied and tied2, and whether they relate as they must
-    #[arg(long, conflicts_with = "check")]
+    #[arg(long, conflicts_with_all = ["check", "scenes", "policies"])]
     pub quick: bool,
     /// Play what the bounds of the design need, and judge it
     #[arg(long)]

@@ -24,9 +24,11 @@ use tiedkv_benches::busy::report::page::page;
 use tiedkv_benches::busy::row::BusyRow;
 use tiedkv_benches::busy::sample::Sample;
 use tiedkv_benches::busy::table::table;
-use tiedkv_benches::busy::{policy, scene};
-use tiedkv_benches::load::workload::Workload;
+use tiedkv_benches::busy::{policy, quick, scene};
 
+/// Played unless told otherwise.
+const SCENES: &str = "idle,busy,hard,load70";
+const POLICIES: &str = "untied,hedged,tied2,tied3,default";
 /// Repeats unless told otherwise.
 const REPEATS: u32 = 5;
 /// Counted seconds unless told otherwise.
@@ -69,9 +71,9 @@ pub async fn run(args: &BenchBusy, format: Format) -> Result<End> {
     document.rows.retain(|row| row.judged || !args.judged);
     // A cluster that broke fails the command, but not without what was measured before.
     show(args, &document, format)?;
-    let judged = verdicts(args, &document, format)?;
+    let judged = verdict(args, &document, format)?;
     match end? {
-        End::Ok if !check::holds(&judged) => Ok(End::NotFound),
+        End::Ok => Ok(judged),
         end => Ok(end),
     }
 }
@@ -85,13 +87,14 @@ fn list() -> String {
 }
 
 fn parts(args: &BenchBusy) -> Result<Vec<Part>> {
-    let span = |seconds: u32| Duration::from_secs(seconds.into());
+    let (scenes, policies) = (args.scenes.as_deref(), args.policies.as_deref());
     if args.check {
-        return check::parts(args.seconds.map(span), args.repeats.unwrap_or(REPEATS));
+        let seconds = args.seconds.map(|seconds| Duration::from_secs(seconds.into()));
+        return check::parts(seconds, args.repeats.unwrap_or(REPEATS), (scenes, policies)).map_err(usage);
     }
-    let (scenes, policies, seconds, repeats) = match args.quick {
-        true => ("idle,busy", "untied,tied2", QUICK_SECONDS, QUICK_REPEATS),
-        false => (args.scenes.as_str(), args.policies.as_str(), SECONDS, REPEATS),
+    let (scenes, policies, repeats) = match args.quick {
+        true => (quick::SCENES, quick::POLICIES, QUICK_REPEATS),
+        false => (scenes.unwrap_or(SCENES), policies.unwrap_or(POLICIES), REPEATS),
     };
     if scenes == "none" {
         return Ok(Vec::new());
@@ -100,10 +103,15 @@ fn parts(args: &BenchBusy) -> Result<Vec<Part>> {
     if policies.is_empty() {
         return Err(usage(anyhow::anyhow!("--policies names none")));
     }
-    let measured = span(args.seconds.unwrap_or(seconds));
-    let repeats = args.repeats.unwrap_or(repeats);
+    let (measured, repeats) = (measured(args), args.repeats.unwrap_or(repeats));
     let part = |scene| Part { scene, policies: policies.clone(), measured, repeats };
     Ok(scene::named(scenes).map_err(usage)?.into_iter().map(part).collect())
+}
+
+/// Counted time of one playing; not with --check.
+fn measured(args: &BenchBusy) -> Duration {
+    let unless_told = if args.quick { QUICK_SECONDS } else { SECONDS };
+    Duration::from_secs(args.seconds.unwrap_or(unless_told).into())
 }
 
 fn show(args: &BenchBusy, document: &Document, format: Format) -> Result<()> {
@@ -130,18 +138,32 @@ fn write(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| path.display().to_string())
 }
 
-fn verdicts(args: &BenchBusy, document: &Document, format: Format) -> Result<Vec<Judged>> {
-    let judged = match (args.check, args.quick) {
-        (true, _) => check::judge(document),
-        (_, true) => check::relations(document),
-        _ => return Ok(Vec::new()),
-    };
-    match format {
+/// How the command ends by what was measured; says why.
+fn verdict(args: &BenchBusy, document: &Document, format: Format) -> Result<End> {
+    let tell = |judged: &[Judged]| match format {
         // Standard output is one document.
-        Format::Json => eprint!("{}", check::text(&judged)),
-        Format::Table | Format::Raw => output::bytes(check::text(&judged).as_bytes())?,
+        Format::Json => {
+            eprint!("{}", check::text(judged));
+            Ok(())
+        }
+        Format::Table | Format::Raw => output::bytes(check::text(judged).as_bytes()),
+    };
+    if args.check {
+        let judged = check::judge(document);
+        tell(&judged)?;
+        return Ok(if check::holds(&judged) { End::Ok } else { End::NotFound });
     }
-    Ok(judged)
+    if args.quick {
+        let quick::Relations { counts, latencies } = quick::relations(document, measured(args));
+        let holds = (check::holds(&counts), check::holds(&latencies));
+        tell(&[counts, latencies].concat())?;
+        return Ok(match holds {
+            (true, true) => End::Ok,
+            (true, false) => End::Latencies,
+            (false, _) => End::NotFound,
+        });
+    }
+    Ok(End::Ok)
 }
 
 /// What was played so far, per part and policy.
@@ -177,7 +199,7 @@ impl<'a> Played<'a> {
             if bed.is_none() {
                 bar.set_message(format!("starting: {}", part.scene.bed.about()));
                 let binary = std::env::current_exe().context("the path of this program")?;
-                bed = Some(Bed::start(kind, &binary, Workload::default(), |_| {}).await?);
+                bed = Some(Bed::start(kind, &binary, |_| {}).await?);
             }
             let Some(bed) = &mut bed else { bail!("no cluster") };
             let sample = self.turn(bed, turn, seed, &bar).await?;

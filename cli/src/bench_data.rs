@@ -16,10 +16,12 @@ use std::time::{Duration, Instant};
 use tiedkv_benches::clock;
 use tiedkv_benches::cluster::local::{ClusterSpec, LocalCluster};
 use tiedkv_benches::cluster::{Device, Storage};
-use tiedkv_benches::load::workload::Workload;
+use tiedkv_benches::load::workload::{Sizes, Workload};
 use tiedkv_client::{Client, Config, Level, ReadPolicy, Row, ScanOptions, ScanRange};
 use tiedkv_protocol::ids::Version;
 
+/// Bytes of each value.
+const VALUE_BYTES: usize = 100;
 /// Keys of one call for many.
 const HOT_KEYS: u64 = 100;
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
@@ -72,7 +74,7 @@ pub async fn run(args: &BenchData, format: Format) -> Result<End> {
 }
 
 async fn measure(args: &BenchData, cluster: &LocalCluster, format: Format) -> Result<()> {
-    let workload = Workload { count: args.rows, value_bytes: 100 };
+    let workload = Workload { count: args.rows, sizes: Sizes::of(VALUE_BYTES) };
     let file = cluster.folder().join("rows.jsonl");
     write_rows(&file, workload).context("the rows to import")?;
     let settings = if args.client.is_empty() { String::new() } else { format!("&{}", args.client) };
@@ -136,7 +138,7 @@ async fn round(client: &Client, file: &std::path::Path, workload: Workload, span
     let mut scan = client.scan(&ScanRange::all(), ScanOptions::default())?;
     let mut seen = 0_u64;
     while let Some(row) = scan.next().await? {
-        ensure!(row.value.len() == workload.value_bytes, "a value of {} bytes", row.value.len());
+        ensure!(row.value.len() == VALUE_BYTES, "a value of {} bytes", row.value.len());
         seen += 1;
     }
     let took = begun.elapsed().as_secs_f64();

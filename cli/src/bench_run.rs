@@ -1,7 +1,7 @@
 //! `tiedkv bench run`: load on a running cluster, open or closed loop.
 
 use crate::args::Format;
-use crate::bench_args::{BenchRun, Operation};
+use crate::bench_args::BenchRun;
 use crate::connect::{config, url};
 use crate::outcome::{End, usage};
 use crate::output;
@@ -12,6 +12,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tiedkv_benches::load::hdr;
+use tiedkv_benches::load::mix::Op;
 use tiedkv_benches::load::mixed::{Calls, Figures, Handle, Mixed, Pace, run as play};
 use tiedkv_benches::load::preload::{Writes, preload};
 use tiedkv_benches::load::workload::Workload;
@@ -39,7 +40,7 @@ pub async fn run(args: &BenchRun, format: Format) -> Result<End> {
     }
     let mut signals = Signals::listen()?;
     let client = Client::connect(config).await?;
-    if plan.put_share < 1.0 {
+    if plan.mix.share(Op::Put) < 1.0 {
         let writes = writes(&client);
         tokio::select! {
             written = preload(&client, plan.workload, &writes, |_| {}) => written?,
@@ -86,14 +87,6 @@ fn plan(args: &BenchRun) -> Result<Mixed> {
         Some(rate) => return Err(usage(anyhow!("--rate is {rate}; it must be above 0"))),
         None => Pace::Closed(args.concurrency as usize),
     };
-    let put_share = match (args.put_share, args.op) {
-        (Some(share), _) if !(0.0..=1.0).contains(&share) => {
-            return Err(usage(anyhow!("--put-share is {share}; it must be within 0 and 1")));
-        }
-        (Some(share), _) => share,
-        (None, Operation::Get) => 0.0,
-        (None, Operation::Put) => 1.0,
-    };
     let named = args.policies.iter().map(|name| parse_policy(name).map(Some).map_err(usage));
     let mut policies: Vec<Option<ReadPolicy>> = named.collect::<Result<_>>()?;
     if policies.is_empty() {
@@ -105,8 +98,10 @@ fn plan(args: &BenchRun) -> Result<Mixed> {
     }
     Ok(Mixed {
         pace,
-        put_share,
-        workload: Workload { count: args.keys, value_bytes: args.value_bytes },
+        mix: args.mix,
+        width: args.width,
+        rows: args.rows,
+        workload: Workload { count: args.keys, sizes: args.value_bytes },
         spread: args.spread,
         policies,
         block,
@@ -142,7 +137,7 @@ fn lines<'a>(plan: &Mixed, figures: &'a Figures) -> Vec<Line<'a>> {
     let mut lines = Vec::new();
     for (policy, calls) in plan.policies.iter().zip(&figures.calls) {
         let policy = policy.map_or_else(|| "as set".to_owned(), |policy| policy.to_string());
-        for (op, calls) in ["get", "put"].into_iter().zip(calls) {
+        for (op, calls) in Op::ALL.map(Op::name).into_iter().zip(calls) {
             if calls.errors > 0 || !calls.latency.is_empty() {
                 lines.push(Line { policy: policy.clone(), op, calls });
             }
@@ -204,6 +199,7 @@ fn document(plan: &Mixed, figures: &Figures, lines: &[Line<'_>]) -> Result<Value
     };
     Ok(json!({
         "loop": loop_name,
+        "mix": plan.mix.to_string(),
         "ops_per_s": if took > 0.0 { all.len() as f64 / took } else { 0.0 },
         "p50_us": all.value_at_quantile(0.5),
         "p99_us": all.value_at_quantile(0.99),

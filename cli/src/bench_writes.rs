@@ -14,10 +14,11 @@ use tiedkv_benches::cluster::local::{ClusterSpec, LocalCluster};
 use tiedkv_benches::cluster::{Device, Storage};
 use tiedkv_benches::load::disk::{SyncFigures, fdatasyncs};
 use tiedkv_benches::load::keys::Spread;
+use tiedkv_benches::load::mix::{Mix, Op};
 use tiedkv_benches::load::mixed::{Handle, Mixed, Pace, run as play};
 use tiedkv_benches::load::ping::{Figures as Link, PingLoop, run as ping};
 use tiedkv_benches::load::preload::{Writes, preload};
-use tiedkv_benches::load::workload::Workload;
+use tiedkv_benches::load::workload::{Sizes, Workload};
 use tiedkv_client::{Client, Config, Level, ReadPolicy};
 
 /// Callers of the figures of throughput, of reads, and of the series of memory.
@@ -25,7 +26,7 @@ const MANY: usize = 256;
 const READERS: usize = 64;
 /// Pairs of session and stale gets within a round.
 const READ_PAIRS: usize = 4;
-const WORKLOAD: Workload = Workload { count: 1_000, value_bytes: 100 };
+const WORKLOAD: Workload = Workload { count: 1_000, sizes: Sizes::of(100) };
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
 /// Writes after which memory is looked at.
@@ -124,7 +125,9 @@ impl<'c> Stand<'c> {
     async fn play(&self, client: &Client, calls: Calls, callers: usize, span: Duration) -> Result<Figures> {
         let plan = Mixed {
             pace: Pace::Closed(callers),
-            put_share: if calls == Calls::Put { 1.0 } else { 0.0 },
+            mix: Mix::only(if calls == Calls::Put { Op::Put } else { Op::Get }),
+            width: 1,
+            rows: 1,
             workload: WORKLOAD,
             spread: Spread::Uniform,
             policies: vec![None],
@@ -136,8 +139,8 @@ impl<'c> Stand<'c> {
         let handle = Handle::new(&plan)?;
         play(client, &plan, &handle).await?;
         let figures = handle.figures();
-        let [gets, puts] = figures.calls.first().context("no figures")?;
-        let played = if calls == Calls::Put { puts } else { gets };
+        let op = if calls == Calls::Put { Op::Put } else { Op::Get };
+        let played = &figures.calls.first().context("no figures")?[op as usize];
         if let Some(error) = &played.first_error {
             anyhow::bail!("{} calls failed ({calls:?}, {callers} callers), the first: {error}", played.errors);
         }

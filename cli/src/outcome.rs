@@ -22,6 +22,8 @@ pub enum End {
     Deadline = 4,
     /// A write may or may not have been applied.
     UnknownOutcome = 5,
+    /// Counts are right, but latencies do not relate as they must: as a machine that stood still measures.
+    Latencies = 6,
     /// Ended by SIGINT or SIGTERM before it was done.
     Interrupted = 130,
 }
@@ -76,6 +78,7 @@ fn error_json(error: &anyhow::Error) -> Value {
         End::Unavailable => "unavailable",
         End::Deadline => "deadline",
         End::UnknownOutcome => "unknown-outcome",
+        End::Latencies => "latencies",
         End::Interrupted => "interrupted",
     };
     let mut object = json!({ "kind": name, "exit_code": end as u8, "message": format!("{error:#}") });

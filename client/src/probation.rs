@@ -181,13 +181,13 @@ impl Probation {
     }
 
     fn median_of_others(&self, node: NodeId) -> Option<f64> {
-        let mut known: Vec<f64> = self
+        let mut known: SmallVec<[f64; 8]> = self
             .records
             .iter()
             .filter(|(other, record)| **other != node && record.samples >= 10)
             .map(|(_, record)| record.latency)
             .collect();
-        known.sort_by(f64::total_cmp);
+        known.sort_unstable_by(f64::total_cmp);
         known.get(known.len() / 2).copied()
     }
 }

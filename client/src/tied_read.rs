@@ -140,7 +140,6 @@ pub(crate) struct Running<'v> {
     pub(crate) view: &'v Arc<ViewInner>,
     pub(crate) chosen: Chosen,
     pub(crate) race: Race,
-    pub(crate) actions: Actions,
     pub(crate) copies: SmallVec<[Copy; 3]>,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) alarm: Alarm,
@@ -172,7 +171,6 @@ impl<'v> Running<'v> {
             view,
             race: Race::new(chosen.plan.clone()),
             chosen,
-            actions: Actions::new(),
             copies: SmallVec::new(),
             mailbox: Arc::default(),
             alarm: view.shared.connections().timer.alarm(),
@@ -235,7 +233,8 @@ impl<'v> Running<'v> {
                 Event::Timer(timer) => self.race.armed(timer).map_or(now, |at| at.max(now)),
                 _ => now,
             };
-            let mut actions = std::mem::take(&mut self.actions);
+            // Small enough to stand here: kept in `self` it would be moved with it.
+            let mut actions = Actions::new();
             let ways = TableWays { table: &self.chosen.table, cap: self.view.shared.config().tie_delay_cap };
             let suppressed = {
                 let board = &self.view.shared.connections().board;
@@ -245,7 +244,7 @@ impl<'v> Running<'v> {
             for reason in suppressed {
                 self.tally().suppressed[reason as usize].fetch_add(1, Relaxed);
             }
-            for action in actions.drain(..) {
+            for action in actions {
                 match action {
                     Action::Send(send) => events.extend(self.send(send, by_timer, now)),
                     // All that are out are withdrawn when the read is settled.
@@ -254,7 +253,6 @@ impl<'v> Running<'v> {
                     Action::Arm { .. } => {}
                 }
             }
-            self.actions = actions;
         }
     }
 

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tiedkv_benches::cluster::{Device, Storage};
 use tiedkv_benches::load::preload::{Writes, preload};
-use tiedkv_benches::load::workload::Workload;
+use tiedkv_benches::load::workload::{Sizes, Workload};
 use tiedkv_client::{Batch, Client, Level, ReadOptions, ReadPolicy, ScanOptions, ScanRange, WriteOptions};
 use tokio::task::JoinSet;
 
 const SCANNERS: u64 = 50;
-const WORKLOAD: Workload = Workload { count: 20_000, value_bytes: 100 };
+const WORKLOAD: Workload = Workload { count: 20_000, sizes: Sizes::of(100) };
 /// Gets per second: .15 of what 3 nodes of 8 lanes serve at 5 ms.
 const RATE: u32 = 720;
 const SPAN: Duration = Duration::from_secs(10);

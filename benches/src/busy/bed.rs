@@ -3,10 +3,11 @@
 use super::policy::ClientKind;
 use super::scene::BedKind;
 use crate::cluster::local::{ClusterSpec, LocalCluster};
-use crate::cluster::relay::Way;
+use crate::cluster::relay::Rules;
 use crate::cluster::{Device, Storage};
 use crate::load::nodes::Nodes;
 use crate::load::preload::{Writes, preload};
+use crate::load::tower_hedge::TowerHedge;
 use crate::load::workload::Workload;
 use crate::scenes::VIEWS;
 use anyhow::{Context, Result};
@@ -37,10 +38,13 @@ pub struct Bed {
 pub(super) struct Connected {
     pub(super) client: Client,
     pub(super) views: Vec<View>,
+    /// Of a client of kind tower; what it has learned lives as long as the bed, too.
+    pub(super) hedge: Option<TowerHedge>,
 }
 
 impl Bed {
-    /// Starts a cluster of `binary` with this mean service time (microseconds) and writes all keys; `progress` is told how many of `workload.count` are written.
+    /// Starts a cluster of `binary` with this mean service time (microseconds) and writes all keys of its kind; `progress` is told
+    /// how many are written.
     ///
     /// # Errors
     /// When the cluster does not start or takes no writes.
@@ -50,15 +54,15 @@ impl Bed {
     pub async fn start(
         (kind, service_us): (BedKind, u64),
         binary: &Path,
-        workload: Workload,
         progress: impl FnMut(u64),
     ) -> Result<Self> {
         let cluster = LocalCluster::start(spec(kind, service_us, binary)).await?;
         let loader = Client::connect(Config::from_url(&cluster.url())?).await?;
         loader.all_connected(CONNECT_DEADLINE).await?;
+        let workload = kind.workload();
         let writes = match kind {
             BedKind::Memory => Writes::ToEveryNode(cluster.nodes().iter().map(|node| node.id()).collect()),
-            BedKind::Modelled | BedKind::Far | BedKind::Lossy => Writes::Replicated,
+            BedKind::Modelled | BedKind::Far | BedKind::Lossy | BedKind::Disk => Writes::Replicated,
         };
         preload(&loader, workload, &writes, progress).await?;
         let nodes = Nodes::of(&loader);
@@ -74,7 +78,7 @@ impl Bed {
     pub fn level(&self) -> Level {
         match self.kind {
             BedKind::Memory => Level::Stale { bound: None },
-            BedKind::Modelled | BedKind::Far | BedKind::Lossy => Level::Session,
+            BedKind::Modelled | BedKind::Far | BedKind::Lossy | BedKind::Disk => Level::Session,
         }
     }
 
@@ -88,7 +92,8 @@ impl Bed {
             kind.set(&mut config);
             let client = Client::connect(config).await?;
             let views = (0..VIEWS).map(|index| client.view(VIEWS + index)).collect();
-            self.clients.insert(kind, Connected { client, views });
+            let hedge = (kind == ClientKind::Tower).then(TowerHedge::new);
+            self.clients.insert(kind, Connected { client, views, hedge });
         }
         let connected = self.clients.get(&kind).context("just made")?;
         Ok(connected.client.all_connected(CONNECT_DEADLINE).await?)
@@ -138,9 +143,20 @@ fn spec(kind: BedKind, service_us: u64, binary: &Path) -> ClusterSpec {
     match kind {
         BedKind::Modelled => {}
         BedKind::Memory => (settings.device, settings.storage) = (Device::Real, Storage::Memory),
-        BedKind::Far => spec.relays = vec![(3, Way { delay: Duration::from_millis(2), loss: 0.0 })],
+        BedKind::Disk => {
+            settings.device = Device::Real;
+            // So that a few seconds have a snapshot, and the log stays small beside the data.
+            settings.more = "snapshot_entries = 2000\nlog_keep_entries = 2000\n".to_owned();
+        }
+        BedKind::Far => {
+            let mut rules = Rules::default();
+            rules.slow(NodeId(3), Duration::from_millis(2));
+            spec.relayed = Some(rules);
+        }
         BedKind::Lossy => {
-            spec.relays = (1..=3).map(|node| (node, Way { delay: Duration::ZERO, loss: 0.01 })).collect();
+            let mut rules = Rules::default();
+            rules.lose(0.01);
+            spec.relayed = Some(rules);
         }
     }
     spec

@@ -8,7 +8,7 @@ use super::matrix::Part;
 use super::policy;
 use super::row::{BusyRow, QUANTILES};
 use super::scene;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn measured(reads_load: f64) -> Duration {
 ///
 /// # Errors
 /// Never in practice: the names are those of this crate.
-pub fn parts(seconds: Option<Duration>, repeats: u32) -> Result<Vec<Part>> {
+fn all_parts(seconds: Option<Duration>, repeats: u32) -> Result<Vec<Part>> {
     let part = |name: &str, policies: &str, own: Option<u64>, repeats: u32| -> Result<Part> {
         let scene = scene::named(name)?.remove(0);
         let own = own.map_or_else(|| measured(scene.reads_load), Duration::from_secs);
@@ -70,6 +70,38 @@ pub fn parts(seconds: Option<Duration>, repeats: u32) -> Result<Vec<Part>> {
         part("storm60", "hedged-unbudgeted", Some(16), some)?,
         part("in-memory", "untied,default", Some(6), some)?,
     ])
+}
+
+/// As [`all_parts`]; of these only the scenes and policies that are named (with commas between them), if any are.
+///
+/// # Errors
+/// When a scene is named that no bound needs, or nothing is left to play.
+pub fn parts(
+    seconds: Option<Duration>,
+    repeats: u32,
+    (scenes, policies): (Option<&str>, Option<&str>),
+) -> Result<Vec<Part>> {
+    let all = all_parts(seconds, repeats)?;
+    let known: Vec<String> = all.iter().map(|part| part.scene.name.to_string()).collect();
+    let names = |list: &str| list.split(',').map(str::to_owned).collect::<Vec<_>>();
+    let (scenes, policies) = (scenes.map(names), policies.map(names));
+    if let Some(unknown) = scenes.iter().flatten().find(|name| !known.contains(name)) {
+        bail!("`{unknown}` is no scene of --check; want some of: {}", known.join(", "));
+    }
+    let wanted = |names: &Option<Vec<String>>, name: &str| {
+        names.as_ref().is_none_or(|all| all.iter().any(|one| one == name))
+    };
+    let mut chosen = Vec::new();
+    for mut part in all.into_iter().filter(|part| wanted(&scenes, &part.scene.name)) {
+        part.policies.retain(|policy| wanted(&policies, &policy.name));
+        if !part.policies.is_empty() {
+            chosen.push(part);
+        }
+    }
+    if chosen.is_empty() {
+        bail!("--check plays none of these policies in these scenes");
+    }
+    Ok(chosen)
 }
 
 /// p50, p90, p99, p99.9 over idle untied; 0: no bound.
@@ -254,36 +286,6 @@ fn median(repeats: &[Option<f64>]) -> Option<f64> {
 
 fn seconds(span: Option<f64>) -> String {
     span.map_or_else(|| "never".to_owned(), |span| format!("{span:.1}"))
-}
-
-/// Relations of `--quick` that noise cannot flip: wide factors between rows of one run.
-pub fn relations(document: &Document) -> Vec<Judged> {
-    let row = |scene, policy| document.row(scene, policy);
-    let mut all = Vec::new();
-    let mut below = |what: &str, one: Option<u64>, factor: f64, other: Option<u64>| {
-        let value = one.zip(other).map(|(one, other)| one as f64 / other.max(1) as f64);
-        let verdict = if value.is_some_and(|value| value <= factor) { Verdict::Ok } else { Verdict::Broken };
-        all.push(Judged { what: what.to_owned(), measured: value, good_end: None, bound: factor, verdict });
-    };
-    let p90 = |scene, policy| row(scene, policy).and_then(|row| row.p90_us);
-    let p99 = |scene, policy| row(scene, policy).and_then(|row| row.p99_us);
-    below("idle untied p99 over busy untied p99", p99("idle", "untied"), 0.7, p99("busy", "untied"));
-    below("idle tied2 p90 over idle untied p90", p90("idle", "tied2"), 1.25, p90("idle", "untied"));
-    below("busy tied2 p99 over busy untied p99", p99("busy", "tied2"), 0.75, p99("busy", "untied"));
-    below("busy tied2 p90 over busy untied p90", p90("busy", "tied2"), 0.9, p90("busy", "untied"));
-    for row in &document.rows {
-        let name = format!("{} {}", row.scene, row.policy);
-        let mut plain = |what: &str, value: f64, bound: f64| {
-            let verdict = if value <= bound { Verdict::Ok } else { Verdict::Broken };
-            let what = format!("{name}: {what}");
-            all.push(Judged { what, measured: Some(value), good_end: None, bound, verdict });
-        };
-        plain("errors", row.errors as f64, 0.0);
-        let duplicates = if row.policy == "untied" { 0.0 } else { 12.0 };
-        plain("duplicates %", row.duplicates_pct, duplicates);
-        plain("wasted work %", row.wasted_work_pct, 3.0);
-    }
-    all
 }
 
 #[cfg(test)]

@@ -56,28 +56,16 @@ fn what_was_not_played_is_not_asked_for() {
 
 #[test]
 fn the_check_fits_into_45_minutes() {
-    let minutes = super::super::matrix::estimate(&parts(None, 5).unwrap()).as_secs() / 60;
+    let minutes = super::super::matrix::estimate(&parts(None, 5, (None, None)).unwrap()).as_secs() / 60;
     assert!((20..=45).contains(&minutes), "{minutes} minutes");
 }
 
 #[test]
-fn planted_faults_break_the_relations() {
-    let rows = || {
-        vec![
-            row("idle", "untied", 11_000, [0, 0]),
-            row("idle", "tied2", 9_000, [0, 0]),
-            row("busy", "untied", 28_000, [0, 0]),
-            row("busy", "tied2", 11_500, [0, 0]),
-        ]
-    };
-    let holds_with = |change: fn(&mut [BusyRow])| {
-        let mut rows = rows();
-        change(&mut rows);
-        holds(&relations(&Document::new(Run::default(), rows)))
-    };
-    assert!(holds_with(|_| {}));
-    assert!(!holds_with(|rows| rows[3].p99_us = Some(27_000)));
-    assert!(!holds_with(|rows| rows[3].errors = 1));
-    assert!(!holds_with(|rows| rows[0].duplicates_pct = 0.1));
-    assert!(!holds_with(|rows| rows[1].p90_us = None));
+fn a_part_of_the_check_can_be_played() {
+    let some = parts(None, 1, (Some("storm,idle"), Some("untied,hedged"))).unwrap();
+    let names: Vec<(&str, usize)> = some.iter().map(|part| (&*part.scene.name, part.policies.len())).collect();
+    assert_eq!(names, [("idle", 1), ("storm", 2)]);
+    let wrong = parts(None, 1, (Some("storm,sort"), None)).unwrap_err().to_string();
+    assert!(wrong.contains("`sort`") && wrong.contains("storm60"), "{wrong}");
+    assert!(parts(None, 1, (Some("storm60"), Some("tied2"))).is_err());
 }

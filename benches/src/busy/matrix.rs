@@ -14,6 +14,8 @@ pub const WARM_UP: Duration = Duration::from_secs(2);
 const AROUND: Duration = Duration::from_millis(700);
 /// Starting a cluster and loading its keys.
 const BED: Duration = Duration::from_secs(6);
+/// The same where values are large and many.
+const DISK_BED: Duration = Duration::from_secs(14);
 
 /// One scene with the policies and the time it is played.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,7 +76,7 @@ pub fn turns(parts: &[Part]) -> Vec<Turn> {
 pub fn estimate(parts: &[Part]) -> Duration {
     let beds: HashSet<_> = parts.iter().map(bed_of).collect();
     let playing: Duration = turns(parts).iter().map(|turn| WARM_UP + parts[turn.part].measured + AROUND).sum();
-    playing + BED * beds.len() as u32
+    playing + beds.iter().map(|(kind, _)| if *kind == BedKind::Disk { DISK_BED } else { BED }).sum::<Duration>()
 }
 
 #[cfg(test)]

@@ -6,20 +6,22 @@
 //! | [`matrix`] | which cells, in which order, how long (pure) |
 //! | [`bed`] | the cluster and clients of a scene |
 //! | [`player`] | plays one cell once |
-//! | `sort` | the job of the scene `sort` |
+//! | `sort`, `disk` | the job of the scene `sort`; what `real-disk` does beside its reads |
 //! | [`trace`] | the run's own trace and its limits (pure) |
 //! | [`quantiles`] | percentiles of pooled repeats and their intervals (pure) |
 //! | [`row`], [`document`] | figures of a cell; all of a run, as JSON |
 //! | [`report`] | a page and its figures (pure) |
-//! | [`table`], [`check`] | for people; against the bounds (pure) |
+//! | [`table`], [`check`], [`quick`] | for people; against the bounds; against what noise cannot flip (pure) |
 
 pub mod bed;
 pub mod check;
+mod disk;
 pub mod document;
 pub mod matrix;
 pub mod player;
 pub mod policy;
 pub mod quantiles;
+pub mod quick;
 pub mod report;
 pub mod row;
 pub mod sample;

@@ -1,10 +1,11 @@
 //! Plays one scene under one policy once: disturb, record, open loop, event, join; leaves the bed as it was.
 
 use super::bed::Bed;
+use super::disk;
 use super::matrix::WARM_UP;
 use super::policy::{BusyPolicy, ClientKind};
 use super::sample::{Sample, Tick};
-use super::scene::{BedKind, BusyScene, Event};
+use super::scene::{BusyScene, Event};
 use super::sort::sort;
 use super::trace::{DeviceModel, Ingredients, ideals};
 use crate::load::counted::{Counted, Ground, extra_copies, play_counted};
@@ -57,18 +58,19 @@ pub async fn play_cell(
     mut progress: impl FnMut(Duration),
 ) -> Result<Sample> {
     bed.connect(cell.policy.client).await?;
-    let modelled = bed.kind != BedKind::Memory;
+    let modelled = bed.kind.is_modelled();
     let disturbance = Disturbance { seed: cell.seed, ..cell.scene.disturbance.clone() };
     let since = if modelled { bed.nodes.disturb(&disturbance).await? } else { Vec::new() };
     let no_cancels = cell.scene.event == Event::NoCancels;
     if no_cancels {
         bed.nodes.drop_cancels(1.0).await?;
     }
-    let plan = plan(bed, cell);
+    let mut plan = plan(bed, cell);
     let gone: &[NodeId] = if cell.scene.event == Event::Kill { &[VICTIM] } else { &[] };
     let pids = bed.pids();
     let Bed { cluster, nodes, clients, .. } = &mut *bed;
     let connected = clients.get(&cell.policy.client).context("connected above")?;
+    plan.outside = connected.hedge.clone();
     let ground = Ground { client: &connected.client, views: &connected.views, nodes, server_pids: &pids };
     let mut watched: Vec<(Duration, Stats)> = vec![(Duration::ZERO, connected.client.stats())];
     let watch = |at: Duration| {
@@ -77,7 +79,13 @@ pub async fn play_cell(
         }
         progress(at);
     };
-    let event = event(cell, &disturbance, (&connected.client, nodes), || cluster.kill(VICTIM));
+    let folder = cluster.folder().to_owned();
+    let event = async {
+        match cell.scene.event {
+            Event::Disk => disk::disturb(&connected.client, plan.workload, &folder, cell.seed).await,
+            _ => event(cell, &disturbance, (&connected.client, nodes), || cluster.kill(VICTIM)).await,
+        }
+    };
     let counted = play_counted(ground, &plan, gone, event, watch).await?;
     let live = nodes.without(gone);
     let flight = live.cancel_flight_us().await?;
@@ -100,11 +108,17 @@ pub async fn play_cell(
         };
         ideals(&from, model)
     });
-    let sample = Sample {
+    let mut sample = Sample {
         ideals: limits.flatten(),
         cancel_flight_us: flight,
         ..sample(counted, &watched, cell.scene.service_us)
     };
+    if plan.outside.is_some() {
+        // The client cannot know that one of two reads is a hedge.
+        sample.extra_copies += sample.copies.saturating_sub(sample.sent);
+        let joined = &mut sample.joined;
+        joined.wasted_extra_us += std::mem::take(&mut joined.wasted_us);
+    }
     if !gone.is_empty() {
         bed.revive(gone).await?;
     }
@@ -125,6 +139,7 @@ fn plan(bed: &Bed, cell: Cell<'_>) -> OpenLoop {
         deadline: cell.scene.deadline,
         workload: Workload { count, ..bed.workload },
         fan: cell.scene.fan,
+        outside: None,
     }
 }
 
@@ -137,7 +152,7 @@ async fn event(
 ) -> Result<()> {
     let at = WARM_UP + event_at(cell.measured);
     match cell.scene.event {
-        Event::None | Event::NoCancels => {}
+        Event::None | Event::NoCancels | Event::Disk => {}
         Event::Sort => sort(client).await?,
         Event::Kill => {
             tokio::time::sleep(at).await;

@@ -22,6 +22,8 @@ pub enum ClientKind {
     TieDelay(u64),
     /// Hedges at this percentile of latency.
     HedgeAt(u8),
+    /// As plain; the hedge layer of the crate `tower` stands before it.
+    Tower,
 }
 
 impl ClientKind {
@@ -32,7 +34,7 @@ impl ClientKind {
         engine.choice = match self {
             Self::PowerOfTwo => Choice::PowerOfTwo,
             Self::C3 => Choice::C3,
-            Self::Plain | Self::Gated | Self::TieDelay(_) | Self::HedgeAt(_) => Choice::Random,
+            Self::Plain | Self::Gated | Self::TieDelay(_) | Self::HedgeAt(_) | Self::Tower => Choice::Random,
         };
         engine.clients = VIEWS as f64;
         match self {
@@ -45,7 +47,7 @@ impl ClientKind {
                 // The budget must not be what is measured.
                 engine.budget.ratio = 1.0;
             }
-            Self::Plain | Self::Gated | Self::PowerOfTwo | Self::C3 => {}
+            Self::Plain | Self::Gated | Self::PowerOfTwo | Self::C3 | Self::Tower => {}
         }
     }
 }
@@ -72,7 +74,7 @@ const fn rescued(read: ReadPolicy) -> ReadPolicy {
 }
 
 /// Every policy there is, in the order of reports.
-pub const POLICIES: [BusyPolicy; 11] = [
+pub const POLICIES: [BusyPolicy; 12] = [
     policy("untied", "one copy to a random replica", ReadPolicy::UNTIED, ClientKind::Plain),
     policy(
         "p2c",
@@ -114,6 +116,12 @@ pub const POLICIES: [BusyPolicy; 11] = [
         rescued(ReadPolicy::TIED2),
         ClientKind::Gated,
     ),
+    policy(
+        "tower-hedge",
+        "an outside peer: the hedge layer of the crate tower (p95) around an untied client",
+        ReadPolicy::UNTIED,
+        ClientKind::Tower,
+    ),
 ];
 
 /// A text that names no policy.
@@ -124,20 +132,29 @@ pub struct BadPolicy {
     all: String,
 }
 
-/// The policies of a list of names; `all` stands for all. `tied2@400us` is tied2 with a fixed tie delay, `hedged@p90`
-/// hedges at the p90, as often as it takes (budget of 100 %): for sweeps.
+/// Tie delays of 0, L, 2 L, as the round trip says, and 5 L, where L is about 100 us (loopback).
+const DELAYS: &str = "tied2@0us,tied2@100us,tied2@200us,tied2,tied2@500us";
+/// Hedges from often to rarely; untied reads are what they are compared with.
+const HEDGES: &str = "untied,hedged@p50,hedged@p75,hedged@p90,hedged@p95,hedged@p99";
+
+/// The policies of a list of names; `all` stands for all, `delays` and `hedges` for sweeps. `tied2@400us` is tied2 with a
+/// fixed tie delay, `hedged@p90` hedges at the p90, as often as it takes (budget of 100 %).
 ///
 /// # Errors
 /// Names what is no policy.
 pub fn named(names: &str) -> Result<Vec<BusyPolicy>, BadPolicy> {
-    if names == "all" {
-        return Ok(POLICIES.to_vec());
-    }
+    let names = match names {
+        "all" => return Ok(POLICIES.to_vec()),
+        "delays" => DELAYS,
+        "hedges" => HEDGES,
+        names => names,
+    };
     let find = |name: &str| {
         let plain = POLICIES.into_iter().find(|policy| policy.name == name);
         plain.or_else(|| swept(name)).ok_or_else(|| BadPolicy {
             text: name.to_owned(),
-            all: POLICIES.map(|policy| policy.name.into_owned()).join(", ") + ", tied2@400us, hedged@p90",
+            all: POLICIES.map(|policy| policy.name.into_owned()).join(", ")
+                + ", tied2@400us, hedged@p90, delays, hedges, all",
         })
     };
     names.split(',').filter(|name| !name.is_empty()).map(find).collect()
@@ -167,6 +184,7 @@ mod tests {
         assert!(named("tied9").unwrap_err().to_string().contains("`tied9`"));
         let swept = named("tied2@0us,tied3@400us,hedged@p90").unwrap();
         assert_eq!(swept[1].client, ClientKind::TieDelay(400));
+        assert_eq!((named("delays").unwrap().len(), named("hedges").unwrap().len()), (5, 6));
         assert!(named("untied@400us").is_err() && named("tied2@p90").is_err());
         let mut config = Config::new(["localhost:1"], "certs");
         for policy in POLICIES {

@@ -26,6 +26,8 @@ pub struct BusyRow {
     pub reads: u64,
     /// Reads that ended without a good answer.
     pub errors: u64,
+    /// What the first of these said.
+    pub first_error: Option<String>,
     /// Reads with a good answer, percent.
     pub completeness_pct: f64,
     /// Median latency from the planned send time.
@@ -194,6 +196,7 @@ impl BusyRow {
             repeats: samples.len() as u32,
             reads,
             errors,
+            first_error: samples.iter().find_map(|sample| sample.first_error.clone()),
             completeness_pct: match scene.fan {
                 None => percent(reads - errors, reads),
                 Some(_) => {
@@ -246,7 +249,7 @@ impl BusyRow {
         match scene.event {
             Event::None => (row.series, row.recovery_s) = (Vec::new(), Vec::new()),
             // These go on all along: there is nothing to recover from.
-            Event::NoCancels | Event::Sort => row.recovery_s = Vec::new(),
+            Event::NoCancels | Event::Sort | Event::Disk => row.recovery_s = Vec::new(),
             Event::Storm { .. } | Event::Kill => {}
         }
         row.ideal = IdealFigures::of(samples, &row, policy.read.width());
@@ -277,8 +280,7 @@ pub fn relate(rows: &mut [BusyRow]) {
         })
         .collect();
     for (row, (idle, own)) in rows.iter_mut().zip(bases) {
-        // Reads from memory have another idle.
-        if row.scene == "in-memory" {
+        if !BusyScene::has_idle(&row.scene) {
             continue;
         }
         row.ratio_to_idle_untied = idle.map(|idle| over(row.quantiles(), idle));

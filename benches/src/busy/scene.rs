@@ -1,6 +1,7 @@
 //! The scenes of the benchmark as data: what the servers are busy with, what goes wrong and when, on which cluster.
 
 use crate::load::run::Fan;
+use crate::load::workload::{Sizes, Workload};
 use std::borrow::Cow;
 use std::time::Duration;
 use tiedkv_protocol::request::{Class, Disturbance};
@@ -13,22 +14,39 @@ pub const SERVICE_US: u64 = 5_000;
 pub enum BedKind {
     /// Three nodes with a modelled device, replicated, on disk.
     Modelled,
-    /// As modelled; node 3 is reached through a relay that adds 2 ms each way.
+    /// As modelled; all nodes are reached through relays, node 3 is 2 ms farther away from everybody, each way.
     Far,
-    /// As modelled; every client reaches every node through a relay that loses 1 % of packets.
+    /// As modelled; all packets pass relays that lose 1 % of them.
     Lossy,
     /// Three nodes with a real device, data in memory, not replicated.
     Memory,
+    /// Three nodes with a real device, replicated, on the one disk of this machine; 128 MiB of values on each node, 16
+    /// times what its store caches.
+    Disk,
 }
 
 impl BedKind {
+    /// Its nodes have a modelled device, which can be disturbed.
+    pub fn is_modelled(self) -> bool {
+        !matches!(self, Self::Memory | Self::Disk)
+    }
+
+    /// What is written before the reads.
+    pub fn workload(self) -> Workload {
+        match self {
+            Self::Disk => Workload { count: 32_768, sizes: Sizes::of(4_096) },
+            _ => Workload::default(),
+        }
+    }
+
     /// For reports.
     pub fn about(self) -> &'static str {
         match self {
             Self::Modelled => "3 processes, modelled device, replicated to disk",
-            Self::Far => "3 processes, modelled device, node 3 behind a relay with + 2 ms each way",
+            Self::Far => "3 processes, modelled device, relays before all, node 3 + 2 ms each way",
             Self::Lossy => "3 processes, modelled device, all packets through relays that lose 1 %",
             Self::Memory => "3 processes, real device, data in memory",
+            Self::Disk => "3 processes, real device, replicated; all three share this machine's disk",
         }
     }
 }
@@ -51,6 +69,8 @@ pub enum Event {
     NoCancels,
     /// A sort over the cluster's own data runs all along: scan, sort, write back.
     Sort,
+    /// Keys are overwritten and the cluster's files are dropped from the page cache all along.
+    Disk,
 }
 
 /// One scene.
@@ -232,6 +252,16 @@ pub fn all() -> Vec<BusyScene> {
             ideals: false,
             ..scene("in-memory", "3,000 reads/s from memory: a message takes longer than the service", 0.625)
         },
+        BusyScene {
+            bed: BedKind::Disk,
+            event: Event::Disk,
+            ideals: false,
+            ..scene(
+                "real-disk",
+                "1,000 reads/s, 400 overwrites/s, files dropped from the page cache; all replicas share one disk",
+                0.208,
+            )
+        },
     ]
 }
 
@@ -243,19 +273,25 @@ pub struct BadScene {
     all: String,
 }
 
-/// The scenes of a list of names; `loads` stands for load10 to load90, and `busy@2ms` is busy with a mean service time
-/// of 2 ms (1 to 100).
+/// Idle and busy with service times from 1 to 20 ms.
+const SERVICES: &str = "idle@1ms,busy@1ms,idle@2ms,busy@2ms,idle,busy,idle@10ms,busy@10ms,idle@20ms,busy@20ms";
+
+/// The scenes of a list of names; `loads` stands for load10 to load90, `services` for idle and busy with service times from
+/// 1 to 20 ms, and `busy@2ms` is busy with a mean service time of 2 ms (1 to 100).
 ///
 /// # Errors
 /// Names what is no scene.
 pub fn named(names: &str) -> Result<Vec<BusyScene>, BadScene> {
+    let names = if names == "services" { SERVICES } else { names };
     let mut scenes = Vec::new();
     for name in names.split(',').filter(|name| !name.is_empty()) {
         let found = find(name);
         if found.is_empty() {
             let all: Vec<String> = all().iter().map(|scene| scene.name.to_string()).collect();
-            let all =
-                format!("{}, loads, or one of them with another service time, such as busy@2ms", all.join(", "));
+            let all = format!(
+                "{}, loads, services, or one of them with another service time, such as busy@2ms",
+                all.join(", ")
+            );
             return Err(BadScene { text: name.to_owned(), all });
         }
         scenes.extend(found);
@@ -285,6 +321,11 @@ impl BusyScene {
         Self { service_us, ..self }
     }
 
+    /// Whether milliseconds of the modelled scenes say something about it: a real device has another idle.
+    pub fn has_idle(name: &str) -> bool {
+        !["in-memory", "real-disk"].contains(&name)
+    }
+
     /// The scene whose figures are the base of ratios: idle with the same service time.
     pub fn idle_of(name: &str) -> String {
         name.split_once('@').map_or_else(|| "idle".to_owned(), |(_, service)| format!("idle@{service}"))
@@ -311,6 +352,7 @@ mod tests {
         assert_eq!((scene.service_us, scene.disturbance.stall_us), (2_000, 20_000));
         assert_eq!(scene.name, "stalls@2ms");
         assert_eq!(BusyScene::idle_of(&scene.name), "idle@2ms");
+        assert_eq!(named("services").unwrap().len(), 10);
         assert!(named("busy@2s").is_err() && named("busy@0ms").is_err());
     }
 

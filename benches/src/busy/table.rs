@@ -31,6 +31,9 @@ pub fn table(document: &Document) -> String {
     let mut text = columns(&cells, 2);
     text.push_str("latencies in ms from the planned send time; ratios in the order p50 p90 p99 p99.9; of ideal: measured over the\n");
     text.push_str("limit of the policy's width on the run's own trace; extra: hedges and rescues per read; -: too few reads\n");
+    if document.rows.iter().any(|row| row.scene == "real-disk") {
+        text.push_str("real-disk: the three replicas share this machine's disk, so that they are slow together and ties can dodge little\n");
+    }
     if document.rows.iter().any(|row| !row.judged) {
         let _ = writeln!(
             text,

@@ -9,7 +9,7 @@ use super::certs::{Authority, CertsError};
 use super::node_file::{NodeFile, NodeSettings};
 use super::ports::{Ports, free_ports};
 use super::process::ServerProcess;
-use super::relay::{Relay, Way};
+use super::relay::{Network, Place, Rules};
 use crate::clock;
 use rustix::process::Signal;
 use std::net::{IpAddr, Ipv4Addr};
@@ -39,12 +39,12 @@ pub struct ClusterSpec {
     pub ready_deadline: Duration,
     /// Name in the certificate `client`, which is an operator's. Default `demo`.
     pub client_name: String,
-    /// Nodes (1, 2, ...) that all others reach through a relay. Default none.
-    pub relays: Vec<(u64, Way)>,
+    /// All nodes are reached through relays with these rules. Default none.
+    pub relayed: Option<Rules>,
     /// Loopback address of all nodes. Default 127.0.0.1.
     pub host: IpAddr,
     /// All nodes are known by other ports than those they listen on, and the caller relays between them
-    /// ([`LocalCluster::known`]). Not together with `relays`. Default no.
+    /// ([`LocalCluster::known`]). Not together with `relayed`. Default no.
     pub relayed_by_caller: bool,
     /// Further variables of every node's environment. Default none.
     pub environment: Vec<(String, String)>,
@@ -67,7 +67,7 @@ impl ClusterSpec {
             settings: NodeSettings::default(),
             ready_deadline: Duration::from_secs(20),
             client_name: "demo".to_owned(),
-            relays: Vec::new(),
+            relayed: None,
             host: Ipv4Addr::LOCALHOST.into(),
             relayed_by_caller: false,
             environment: Vec::new(),
@@ -202,7 +202,7 @@ pub struct LocalCluster {
     cluster: ClusterId,
     /// Where each node is known.
     known: Vec<(NodeId, Ports)>,
-    _relays: Vec<Relay>,
+    _network: Option<Network>,
     folder: TempDir,
 }
 
@@ -218,7 +218,14 @@ impl LocalCluster {
         let mut tries = 0;
         loop {
             tries += 1;
-            let mut cluster = Self::spawn(spec.clone())?;
+            let mut cluster = match Self::spawn(spec.clone()) {
+                Err(ClusterError::System { error, .. })
+                    if tries < PORT_TRIES && error.kind() == std::io::ErrorKind::AddrInUse =>
+                {
+                    continue;
+                }
+                cluster => cluster?,
+            };
             match cluster.wait_ready().await {
                 Ok(()) => return Ok(cluster),
                 // Another process took a port between the probe and the start.
@@ -236,21 +243,18 @@ impl LocalCluster {
         let folder = tempfile::Builder::new().prefix("tiedkv-").tempdir().map_err(system("temporary folder"))?;
         let authority = Authority::create(&folder.path().join("certs"))?;
         authority.issue_operator("client", &spec.client_name)?;
-        let more = if spec.relayed_by_caller { spec.nodes } else { spec.relays.len() };
-        let ports = free_ports(spec.nodes + more, spec.host, &mut rand::rng());
+        let relayed = spec.relayed_by_caller || spec.relayed.is_some();
+        let ports = free_ports(if relayed { 2 * spec.nodes } else { spec.nodes }, spec.host, &mut rand::rng());
         let ports = ports.ok_or(ClusterError::Ports(spec.host))?;
-        let (real, relayed) = ports.split_at(spec.nodes);
-        let dialled = if spec.relayed_by_caller { relayed } else { real };
-        let mut known: Vec<(NodeId, Ports)> = (1..).map(NodeId).zip(dialled.iter().copied()).collect();
-        let mut relays = Vec::new();
-        for ((node, way), ports) in spec.relays.iter().zip(relayed) {
-            if let Some((_, place)) = known.iter_mut().find(|(id, _)| id.0 == *node) {
-                relays.push(Relay::start(*ports, *place, *way).map_err(system("relay"))?);
-                *place = *ports;
-            }
-        }
+        let (real, before) = ports.split_at(spec.nodes);
+        let dialled = if relayed { before } else { real };
+        let known: Vec<(NodeId, Ports)> = (1..).map(NodeId).zip(dialled.iter().copied()).collect();
+        let network = match &spec.relayed {
+            None => None,
+            Some(rules) => Some(relays(&known, real, rules).map_err(system("relays"))?),
+        };
         let cluster = authority.cluster();
-        let mut local = Self { nodes: Vec::new(), spec, cluster, known: known.clone(), _relays: relays, folder };
+        let mut local = Self { nodes: Vec::new(), spec, cluster, known: known.clone(), _network: network, folder };
         for ((id, _), ports) in known.iter().zip(real) {
             authority.issue_node(*id)?;
             let node = local.place(*id, *ports, &known)?;
@@ -458,6 +462,18 @@ impl LocalCluster {
     fn local(&mut self, node: NodeId) -> Result<&mut LocalNode, ClusterError> {
         self.nodes.iter_mut().find(|local| local.id == node).ok_or(ClusterError::NotRunning(node))
     }
+}
+
+/// Relays before all nodes, ruled so.
+fn relays(known: &[(NodeId, Ports)], real: &[Ports], rules: &Rules) -> std::io::Result<Network> {
+    let place = |((node, dialled), listens): (&(NodeId, Ports), &Ports)| Place {
+        node: *node,
+        listens: *listens,
+        dialled: *dialled,
+    };
+    let network = Network::open(&known.iter().zip(real).map(place).collect::<Vec<_>>())?;
+    network.set(rules.clone());
+    Ok(network)
 }
 
 fn system(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> ClusterError {

@@ -1,5 +1,5 @@
-//! Load for a user's own cluster: open loop (a rate) or closed (callers), reads and writes mixed, policies taking turns
-//! in blocks of one run.
+//! Load for a user's own cluster: open loop (a rate) or closed (callers), reads, calls for many keys, scans and writes
+//! mixed, policies taking turns in blocks of one run.
 //!
 //! In the open loop latency runs from the planned send, so that a server that stands still for a second shows as a
 //! second; the closed loop hides such waits (coordinated omission) and is for rates. Figures can be looked at while it
@@ -8,17 +8,21 @@
 use super::arrivals::Arrivals;
 use super::cpu;
 use super::keys::{KeyDraws, Spread};
+use super::mix::{Mix, Op};
 use super::send_timer::SendTimer;
 use super::workload::Workload;
 use crate::clock;
 use anyhow::{Context, Result};
+use bytes::Bytes;
 use hdrhistogram::Histogram;
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tiedkv_client::{Client, ReadOptions, ReadPolicy, View, WriteOptions};
+use tiedkv_client::scan::{ScanOptions, ScanRange};
+use tiedkv_client::{Client, Error, ReadOptions, ReadPolicy, View, WriteOptions};
 use tokio::task::JoinSet;
 
 /// Most calls in flight of an open loop: one more is an error of its own.
@@ -42,8 +46,12 @@ pub enum Pace {
 pub struct Mixed {
     /// When calls are made.
     pub pace: Pace,
-    /// Share of writes, 0.0 to 1.0.
-    pub put_share: f64,
+    /// What calls do.
+    pub mix: Mix,
+    /// Most keys of a call for many.
+    pub width: u32,
+    /// Most rows of a scan.
+    pub rows: u32,
     /// Keys and values.
     pub workload: Workload,
     /// How calls spread over the keys.
@@ -83,8 +91,8 @@ pub struct Calls {
 /// What came of it so far.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// Per policy: reads and writes.
-    pub calls: Vec<[Calls; 2]>,
+    /// Per policy, in the order of [`Op::ALL`].
+    pub calls: Vec<[Calls; 4]>,
     /// Good calls since the last look, latencies in microseconds.
     pub recent: Histogram<u64>,
     /// Counted time so far.
@@ -111,7 +119,7 @@ impl Handle {
     pub fn new(plan: &Mixed) -> Result<Self> {
         let calls = Calls { latency: histogram()?, errors: 0, first_error: None };
         let figures = Figures {
-            calls: vec![[calls.clone(), calls]; plan.policies.len().max(1)],
+            calls: vec![std::array::from_fn(|_| calls.clone()); plan.policies.len().max(1)],
             recent: histogram()?,
             took: Duration::ZERO,
             cpu: Duration::ZERO,
@@ -146,14 +154,14 @@ impl Handle {
         self.0.figures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, turn: Option<usize>, write: bool, ended: Result<Duration, String>) {
+    fn add(&self, turn: Option<usize>, op: Op, ended: Result<Duration, String>) {
         let mut figures = self.lock();
         let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX).max(1);
         if let Ok(latency) = ended {
             figures.recent.saturating_record(micros(latency));
         }
         let Some(calls) = turn.and_then(|turn| figures.calls.get_mut(turn)) else { return };
-        let calls = &mut calls[usize::from(write)];
+        let calls = &mut calls[op as usize];
         match ended {
             Ok(latency) => calls.latency.saturating_record(micros(latency)),
             Err(error) => {
@@ -218,25 +226,63 @@ impl Caller {
         self.plan.warm_up + self.plan.measured
     }
 
+    /// What one call does and to which keys.
+    fn draw(&self, rng: &mut StdRng) -> Drawn {
+        let op = self.plan.mix.draw(rng);
+        let count = if op == Op::MultiGet { self.plan.width.max(1) } else { 1 };
+        let mut numbers: SmallVec<[u64; 1]> = (0..count).map(|_| self.draws.draw(rng)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        Drawn { op, numbers }
+    }
+
     /// One call, due at `at`.
-    async fn call(&self, at: Duration, view: usize, number: u64, write: bool) {
-        let (view, workload) = (&self.views[view % self.views.len()], self.plan.workload);
+    async fn call(&self, at: Duration, view: usize, drawn: Drawn) {
         let turn = self.plan.turn(at);
+        let policy = turn.or(Some(0)).and_then(|turn| self.plan.policies.get(turn).copied().flatten());
+        let view = &self.views[view % self.views.len()];
+        let ended = self.made(view, &drawn, ReadOptions { policy, ..ReadOptions::default() }).await;
+        let took = self.start.elapsed().saturating_sub(at);
+        self.handle.add(turn, drawn.op, ended.map(|()| took));
+    }
+
+    /// Makes the call; whether all of it was answered.
+    async fn made(&self, view: &View, drawn: &Drawn, options: ReadOptions) -> Result<(), String> {
+        let (workload, number) = (self.plan.workload, drawn.numbers[0]);
         let key = workload.key(number);
-        let ended = if write {
-            let written = view.put_with(key, workload.value(number), WriteOptions::default()).await;
-            written.map(drop).map_err(|error| error.to_string())
-        } else {
-            let policy = turn.or(Some(0)).and_then(|turn| self.plan.policies.get(turn).copied().flatten());
-            match view.get_with(key, ReadOptions { policy, ..ReadOptions::default() }).await {
+        match drawn.op {
+            Op::Put => {
+                let written = view.put_with(key, workload.value(number), WriteOptions::default()).await;
+                written.map(drop).map_err(|error| error.to_string())
+            }
+            Op::Get => match view.get_with(key, options).await {
                 Ok(read) if read.value.is_some() => Ok(()),
                 Ok(_) => Err(format!("key {number} is absent")),
                 Err(error) => Err(error.to_string()),
+            },
+            Op::MultiGet => {
+                let keys = drawn.numbers.iter().map(|number| workload.key(*number));
+                let read = view.multi_get(keys).with(options).send().await.map_err(|error| error.to_string())?;
+                if read.values.iter().all(Option::is_some) { Ok(()) } else { Err("a key is absent".to_owned()) }
             }
-        };
-        let took = self.start.elapsed().saturating_sub(at);
-        self.handle.add(turn, write, ended.map(|()| took));
+            Op::Scan => scan(view, key, self.plan.rows, options).await.map_err(|error| error.to_string()),
+        }
     }
+}
+
+/// Reads up to `rows` rows from `key` on.
+async fn scan(view: &View, key: Bytes, rows: u32, read: ReadOptions) -> Result<(), Error> {
+    let options = ScanOptions { limit: Some(rows.into()), page_rows: rows.max(1), read, ..ScanOptions::default() };
+    let mut scan = view.scan(&ScanRange::starting_at(key), options)?;
+    while scan.next().await?.is_some() {}
+    Ok(())
+}
+
+/// One call before it is made.
+struct Drawn {
+    op: Op,
+    /// At least one key, sorted.
+    numbers: SmallVec<[u64; 1]>,
 }
 
 async fn open(caller: Arc<Caller>, rate: f64) -> Result<()> {
@@ -250,14 +296,13 @@ async fn open(caller: Arc<Caller>, rate: f64) -> Result<()> {
         if caller.handle.stopped() {
             break;
         }
-        let number = caller.draws.draw(&mut rng);
-        let write = rng.random::<f64>() < caller.plan.put_share;
+        let drawn = caller.draw(&mut rng);
         if out.len() >= IN_FLIGHT_MAX {
             let text = format!("over {IN_FLIGHT_MAX} calls in flight");
-            caller.handle.add(caller.plan.turn(arrival.at), write, Err(text));
+            caller.handle.add(caller.plan.turn(arrival.at), drawn.op, Err(text));
         } else {
             let caller = Arc::clone(&caller);
-            out.spawn(async move { caller.call(arrival.at, arrival.view, number, write).await });
+            out.spawn(async move { caller.call(arrival.at, arrival.view, drawn).await });
         }
         while let Some(done) = out.try_join_next() {
             done.context("a call was lost")?;
@@ -280,9 +325,8 @@ async fn closed(caller: Arc<Caller>, callers: usize) -> Result<()> {
                 if at >= caller.end() || caller.handle.stopped() {
                     return;
                 }
-                let number = caller.draws.draw(&mut rng);
-                let write = rng.random::<f64>() < caller.plan.put_share;
-                caller.call(at, index, number, write).await;
+                let drawn = caller.draw(&mut rng);
+                caller.call(at, index, drawn).await;
                 // A call that fails at once must not make this loop spin.
                 tokio::task::coop::consume_budget().await;
             }
@@ -305,7 +349,9 @@ mod tests {
     fn plan(policies: usize) -> Mixed {
         Mixed {
             pace: Pace::Open(1.0),
-            put_share: 0.0,
+            mix: Mix::only(Op::Get),
+            width: 10,
+            rows: 100,
             workload: Workload::default(),
             spread: Spread::Uniform,
             policies: vec![None; policies],
@@ -327,15 +373,18 @@ mod tests {
     #[test]
     fn only_counted_calls_are_kept_and_recent_ones_are_forgotten_when_looked_at() {
         let handle = Handle::new(&plan(2)).unwrap();
-        handle.add(None, false, Ok(Duration::from_millis(9)));
-        handle.add(Some(1), false, Ok(Duration::from_millis(2)));
-        handle.add(Some(1), true, Err("no leader".to_owned()));
+        handle.add(None, Op::Get, Ok(Duration::from_millis(9)));
+        handle.add(Some(1), Op::Get, Ok(Duration::from_millis(2)));
+        handle.add(Some(1), Op::Put, Err("no leader".to_owned()));
         assert_eq!(handle.look().2, 2);
         assert_eq!(handle.look().2, 0);
         let figures = handle.figures();
         assert_eq!((figures.calls[0][0].latency.len(), figures.calls[1][0].latency.len()), (0, 1));
         assert_eq!(
-            (figures.calls[1][1].errors, figures.calls[1][1].first_error.as_deref()),
+            {
+                let puts = &figures.calls[1][Op::Put as usize];
+                (puts.errors, puts.first_error.as_deref())
+            },
             (1, Some("no leader"))
         );
     }

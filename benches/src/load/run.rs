@@ -7,6 +7,7 @@
 use super::arrivals::{Arrival, Arrivals};
 use super::join::Winners;
 use super::send_timer::SendTimer;
+use super::tower_hedge::TowerHedge;
 use super::workload::Workload;
 use crate::clock;
 use anyhow::{Context, Result, bail};
@@ -51,6 +52,8 @@ pub struct OpenLoop {
     pub workload: Workload,
     /// Each is a call for many keys instead of one read.
     pub fan: Option<Fan>,
+    /// Reads go through this instead of straight to the view.
+    pub outside: Option<TowerHedge>,
 }
 
 /// A call for many keys.
@@ -130,7 +133,7 @@ struct Done {
 /// How a read or call ended.
 #[expect(clippy::large_enum_variant, reason = "nearly all are reads, and each is moved once")]
 enum Ended {
-    Read(Result<Read, tiedkv_client::Error>),
+    Read(Result<Read, String>),
     Many(Result<f64, String>),
 }
 
@@ -173,9 +176,12 @@ pub async fn play(views: &[View], plan: &OpenLoop, mut progress: impl FnMut(Dura
                 Done { arrival, latency: start.elapsed().saturating_sub(arrival.at), ended }
             });
         } else {
-            let key = plan.workload.key(arrival.key);
+            let (key, outside) = (plan.workload.key(arrival.key), plan.outside.clone());
             out.spawn(async move {
-                let ended = Ended::Read(view.get_with(key, options).await);
+                let ended = Ended::Read(match outside {
+                    None => view.get_with(key, options).await.map_err(|error| error.to_string()),
+                    Some(hedge) => hedge.read(view, key, options).await,
+                });
                 Done { arrival, latency: start.elapsed().saturating_sub(arrival.at), ended }
             });
         }
@@ -249,12 +255,11 @@ impl Outcome {
         self.reads += 1;
         match done.ended {
             Ended::Read(Ok(read)) => self.add_read(read, done.arrival, done.latency, right),
-            Ended::Read(Err(error)) => self.add_error(|| error.to_string()),
+            Ended::Read(Err(error)) | Ended::Many(Err(error)) => self.add_error(|| error),
             Ended::Many(Ok(share)) => {
                 self.answered_shares += share;
                 record(&mut self.latency, done.latency);
             }
-            Ended::Many(Err(error)) => self.add_error(|| error),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Applying in batches: the last of a key wins, versions are positions, the note's bytes.
 
 use super::*;
-use crate::raft::outcomes::Record;
+use crate::raft::outcomes::{RECENT, Record};
 use crate::raft::types::{WriteKey, digest};
 use crate::storage::fjall_store::StoreSettings;
 use futures_util::stream;
@@ -12,8 +12,19 @@ use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{CallerId, ClientId};
 
 fn entry(index: u64, change: Change) -> Result<EntryResponder<TypeConfig>, io::Error> {
-    let key = WriteKey { caller: CallerId(1), client: ClientId(1), sequence: index };
-    let command = Command { stamp_ms: 1_000 - index, key, floor: Position(0), digest: digest(&change), change };
+    repeated(index, index, change)
+}
+
+/// An entry with the idempotency key of an earlier one.
+fn repeated(index: u64, sequence: u64, change: Change) -> Result<EntryResponder<TypeConfig>, io::Error> {
+    let key = WriteKey { caller: CallerId(1), client: ClientId(1), sequence };
+    let command = Command {
+        stamp_ms: 1_000_u64.saturating_sub(index),
+        key,
+        floor: Position(0),
+        digest: digest(&change),
+        change,
+    };
     let log_id = LogId { leader_id: LeaderId { term: 1, node_id: 1 }, index };
     Ok((Entry::new(log_id, Payload::Normal(command)), None))
 }
@@ -110,6 +121,28 @@ fn a_condition_sees_what_came_before_it_also_within_one_commit_and_while_nothing
     let codes: Vec<_> = view.kept_outcomes().map(|pair| Record::decode(&pair.unwrap().1).unwrap().code).collect();
     let failed = ErrorCode::ConditionFailed as u16;
     assert_eq!(codes, [0, 0, 0, 0, failed, failed, 0, failed, 0, 0]);
+}
+
+#[test]
+fn a_repeat_that_comes_late_is_found_on_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = Arc::new(FjallStore::open(folder.path(), StoreSettings::default()).unwrap());
+    let mut machine = StateMachine::start(store.clone(), OutcomeLimits::default()).unwrap();
+    let last = RECENT as u64 + 3_000;
+    let first = put("a", "first");
+    let entries = (1..last).map(|index| entry(index, if index == 700 { first.clone() } else { put("b", "x") }));
+    runtime.block_on(machine.apply(stream::iter(entries))).unwrap();
+    let again = [
+        entry(last, put("a", "last")),
+        repeated(last + 1, 700, first),           // is not applied again
+        repeated(last + 2, 701, put("a", "bad")), // another body under a key that was used
+    ];
+    runtime.block_on(machine.apply(stream::iter(again))).unwrap();
+    let view = store.current();
+    let stored = view.get(b"a").unwrap().unwrap();
+    assert_eq!((stored.value.as_ref(), stored.version), (&b"last"[..], Version(last)));
+    assert_eq!((view.position(), view.kept_outcomes().count() as u64), (Position(last + 2), last));
 }
 
 #[test]

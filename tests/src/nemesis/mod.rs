@@ -5,10 +5,10 @@
 
 pub mod faults;
 pub mod load;
-pub mod relay;
 mod run;
 
 pub use run::{Report, Settings, run};
+pub use tiedkv_benches::cluster::relay;
 
 use std::time::{Duration, Instant};
 

@@ -102,7 +102,7 @@ async fn start(settings: &Settings) -> Result<(LocalCluster, Network), String> {
             .zip(cluster.known())
             .map(|(node, (_, dialled))| Place { node: node.id(), listens: node.ports(), dialled: *dialled })
             .collect();
-        let opened = Network::open(&places).await.map_err(|error| format!("relays: {error}"));
+        let opened = Network::open(&places).map_err(|error| format!("relays: {error}"));
         let ready = match &opened {
             Ok(_) => cluster.wait_ready().await.map_err(|error| error.to_string()),
             Err(why) => Err(why.clone()),

@@ -2,6 +2,7 @@
 
 use super::chart::{Axis, Bar, Line, Scale, bars, lines, map};
 use super::style;
+use super::sweeps::sweeps;
 use crate::busy::document::Document;
 use crate::busy::row::BusyRow;
 use crate::busy::sample::Tick;
@@ -17,6 +18,8 @@ pub enum Group {
     Bars,
     /// Load against p99.
     Loads,
+    /// One setting against what it gains and costs.
+    Sweeps,
     /// Over time.
     Storm,
 }
@@ -53,6 +56,7 @@ pub fn figures(document: &Document) -> Vec<Figure> {
         }
     }
     all.extend(loads(document));
+    all.extend(sweeps(document));
     all
 }
 

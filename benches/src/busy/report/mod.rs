@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`chart`] | lines, bars and a map as SVG |
 //! | [`figures`] | which figures a document gives |
+//! | [`sweeps`] | of these, those of sweeps |
 //! | [`page`] | the page around them |
 //! | [`style`] | colours of policies, light and dark |
 
@@ -11,3 +12,4 @@ pub mod chart;
 pub mod figures;
 pub mod page;
 pub mod style;
+pub mod sweeps;

@@ -28,6 +28,7 @@ pub fn page(document: &Document) -> String {
         (Group::Curves, "Latency over log(1 - F)", CURVES),
         (Group::Bars, "p99 and extra work", BARS),
         (Group::Loads, "Load against p99", LOADS),
+        (Group::Sweeps, "Sweeps", SWEEPS),
         (Group::Storm, "Over time", STORM),
     ];
     for (group, head, text) in sections {
@@ -56,6 +57,7 @@ three), two measured crossings added.";
 const BARS: &str = "A tail without its price says nothing: wasted work is the service time of copies whose answer was not \
 used, of all service time.";
 const LOADS: &str = "Reads only, no background jobs.";
+const SWEEPS: &str = "One setting moved, all else as it was: what it gains beside what it costs.";
 const STORM: &str = "The marked span is the event. Times are those at which reads were due.";
 
 fn lead(document: &Document) -> String {

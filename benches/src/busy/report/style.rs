@@ -21,13 +21,20 @@ const POLICIES: [(&str, &str, &str); 15] = [
     ("central queue", "c0", "2 3"),
 ];
 
+/// Dashes of policies with a setting of their own (`tied2@400us`), which share the colour of the plain one.
+const SWEPT: [&str; 5] = ["8 2", "5 2 1 2", "3 2", "8 2 2 2", "1 3"];
+
 /// Class of a policy's colour.
 pub fn class(policy: &str) -> &'static str {
+    let policy = policy.split('@').next().unwrap_or(policy);
     POLICIES.iter().find(|(name, ..)| *name == policy).map_or("c7", |(_, class, _)| class)
 }
 
 /// Dashes of a policy's line; empty for none.
 pub fn dashes(policy: &str) -> &'static str {
+    if let Some((_, setting)) = policy.split_once('@') {
+        return SWEPT[setting.bytes().map(usize::from).sum::<usize>() % SWEPT.len()];
+    }
     POLICIES.iter().find(|(name, ..)| *name == policy).map_or("", |(_, _, dashes)| dashes)
 }
 
