@@ -2,7 +2,6 @@
 //! the middle of a scan.
 
 use crate::bed::{Bed, PATIENCE, within};
-use crate::wire::Wire;
 use tiedkv_benches::cluster::{Device, Storage};
 use tiedkv_client::{Client, Level, ReadOptions, ReadPolicy, ScanOptions, ScanRange, WriteOptions};
 
@@ -97,25 +96,6 @@ async fn large_rows_travel_in_pages_of_their_own() {
         let found = within("a row", scan.next()).await.unwrap().unwrap();
         assert_eq!((found.key, found.value.to_vec()), row(n).pair());
     }
-}
-
-#[tokio::test]
-async fn a_client_that_stops_reading_its_scan_is_cut_off_with_a_reason() {
-    let mut bed = Bed::replicated_with(1, |settings| {
-        settings.more = "replies_waiting_max_bytes = 1048576\nreplies_stalled_max_us = 1000000\n".to_owned();
-    })
-    .await;
-    bed.client = Client::connect_url(&patient_url(&bed)).await.unwrap();
-    fill(&bed.client, (0..60).map(|n| (format!("row-{n:02}"), vec![b'v'; 20_000]))).await;
-    let node = &bed.cluster.nodes()[0];
-    let mut deaf = Wire::connect(&bed.cluster.certs(), node.ports().client()).await;
-    // Two rows each, on the stream that it does not read.
-    deaf.ask_pages(120, 45 * 1024).await;
-    let reason = deaf.closed().await;
-    assert!(reason.contains("answers are not read"), "{reason}");
-    // Nobody else noticed, and its pages have made room.
-    assert_eq!(within("a count", bed.client.count(&ScanRange::all())).await.unwrap(), 60);
-    bed.until_at_rest(&bed.nodes()).await;
 }
 
 trait Pair {

@@ -200,7 +200,7 @@ async fn expiring(client: &Client, count: u64, from: Instant, span: Duration) {
 }
 
 async fn count(client: &Client) -> u64 {
-    let options = ReadOptions { deadline: Some(PATIENCE), ..ReadOptions::default() };
+    let options = ReadOptions { deadline: Some(PATIENCE), token: Some(client.token()), ..ReadOptions::default() };
     client.view(7).count(&ScanRange::prefix("brief-"), options).await.unwrap()
 }
 

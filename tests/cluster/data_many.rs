@@ -146,13 +146,13 @@ async fn each_kind_of_read_has_its_policy_and_is_counted_under_it() {
         [(Operation::Get, ReadPolicy::TIED3, 1), (Operation::MultiGet, ReadPolicy::TIED2, 2)]
     {
         let row = row(operation, policy);
-        assert_eq!((row.reads, judged(&row)), (reads, reads), "{row:?}");
+        assert!(row.reads == reads && judged(&row) >= reads, "{row:?}");
     }
     let untied = row(Operation::Scan, ReadPolicy::UNTIED);
     // Four pages or five, a count, a key asked for; the last page may say that more may follow.
     assert!((6..=7).contains(&untied.reads) && untied.ties == 0, "{untied:?}");
     let tied = row(Operation::Scan, ReadPolicy::TIED2);
-    assert!((2..=3).contains(&tied.reads) && judged(&tied) == tied.reads, "{tied:?}");
+    assert!((2..=3).contains(&tied.reads) && judged(&tied) >= tied.reads, "{tied:?}");
     for row in [untied, tied] {
         assert_eq!((row.answered, row.failed), (row.reads, 0));
     }

@@ -161,18 +161,6 @@ impl Wire {
         }
     }
 
-    /// Asks for the first page of everything, `count` times, and reads nothing.
-    pub async fn ask_pages(&mut self, count: usize, bytes_max: u32) {
-        let lo = Bytes::new();
-        let page = PageRequest { lo, hi: None, reverse: false, columns: Columns::All, rows_max: 60_000, bytes_max };
-        for _ in 0..count {
-            self.last_request += 1;
-            let operation = ReadOperation::Scan(Box::new(page.clone()));
-            let copy = Copy::untied("").request(RequestId(self.last_request));
-            self.frame(FrameKind::Read, &ReadRequest { operation, ..copy }).await;
-        }
-    }
-
     /// All rows of this node, page by page, once it has applied what `level` asks for.
     pub async fn rows(&mut self, level: ReadLevel) -> Vec<Row> {
         let mut rest = Some(PageRequest {
