@@ -1,7 +1,7 @@
 //! The tool's commands for many keys in one call and those that stay: `mget`, `shell`, `watch-latency`; what they print,
 //! how they end, and how their errors look.
 
-use crate::data::{fill, patient_url, replicated};
+use crate::data::{fill, patient_url, replicated, settle};
 use crate::data_tool::{assert_printed, without_versions};
 use crate::tool::{code, text, tool};
 use serde_json::Value;
@@ -34,6 +34,7 @@ async fn mget_prints_every_key_in_its_order_and_says_what_is_absent() {
     )
     .await;
     tool(&["put", "--cluster", &url, r"\xff", r"\x00"], b"");
+    settle(&bed).await;
     let on = |arguments: &[&str], input: &[u8]| {
         let mut all = vec!["mget", "--cluster", &url];
         all.extend(arguments);
@@ -107,6 +108,7 @@ async fn the_shell_runs_lines_of_a_pipe_as_one_session() {
     let ran = shell(&[], lines);
     assert_eq!(code(&ran), Some(0), "{}", text(&ran.stderr));
     assert_printed("shell.txt", &ran.stdout);
+    settle(&bed).await;
     // What a scan printed can be typed again.
     let pasted = shell(&[], "get a\\x00b -o table\n");
     assert!(text(&pasted.stdout).contains(r"value    \xff"), "{}", text(&pasted.stdout));
