@@ -186,7 +186,7 @@ pub fn bars(title: &str, heads: [&str; 2], all: &[Bar]) -> String {
         .flat_map(|bar| [bar.value, bar.interval.map_or(0.0, |[_, high]| high)])
         .fold(f64::MIN_POSITIVE, f64::max);
     let beside_longest = all.iter().map(|bar| bar.beside.0).fold(f64::MIN_POSITIVE, f64::max);
-    let (names, first, second) = (98.0, 120.0, 66.0);
+    let (names, first, second) = (114.0, 108.0, 62.0);
     let second_left = names + first + 58.0;
     let mut svg = open(title, 46.0 + all.len() as f64 * 22.0 + 6.0);
     let _ = write!(svg, "<text class='dim small' x='{names}' y='38'>{}</text>", escaped(heads[0]));
