@@ -185,7 +185,8 @@ impl Stage {
         row.duplicates_pct = counted.joined.duplicates_pct();
         row.wasted_work_pct = counted.joined.wasted_pct();
         row.messages_per_read = counted.messages as f64 / sent;
-        row.cpu_us_per_read = (counted.cpu_client + counted.cpu_servers).as_secs_f64() * 1e6 / sent;
+        row.cpu_us_per_read =
+            (counted.cpu_client + counted.cpu_servers).as_secs_f64() * 1e6 / outcome.reads.max(1) as f64;
         row.set_machine(&counted.machine);
         Ok(Played { row, outcome, machine: counted.machine, troubles })
     }

@@ -143,12 +143,15 @@ const HEDGES: &str = "untied,hedged@p50,hedged@p75,hedged@p90,hedged@p95,hedged@
 /// # Errors
 /// Names what is no policy.
 pub fn named(names: &str) -> Result<Vec<BusyPolicy>, BadPolicy> {
-    let names = match names {
-        "all" => return Ok(POLICIES.to_vec()),
-        "delays" => DELAYS,
-        "hedges" => HEDGES,
-        names => names,
+    if names == "all" {
+        return Ok(POLICIES.to_vec());
+    }
+    let group = |name: &str| match name {
+        "delays" => DELAYS.to_owned(),
+        "hedges" => HEDGES.to_owned(),
+        name => name.to_owned(),
     };
+    let names = names.split(',').map(group).collect::<Vec<_>>().join(",");
     let find = |name: &str| {
         let plain = POLICIES.into_iter().find(|policy| policy.name == name);
         plain.or_else(|| swept(name)).ok_or_else(|| BadPolicy {
@@ -157,7 +160,14 @@ pub fn named(names: &str) -> Result<Vec<BusyPolicy>, BadPolicy> {
                 + ", tied2@400us, hedged@p90, delays, hedges, all",
         })
     };
-    names.split(',').filter(|name| !name.is_empty()).map(find).collect()
+    let mut found: Vec<BusyPolicy> = Vec::new();
+    for name in names.split(',').filter(|name| !name.is_empty()) {
+        let policy = find(name)?;
+        if !found.contains(&policy) {
+            found.push(policy);
+        }
+    }
+    Ok(found)
 }
 
 /// A policy with one setting of its own.
@@ -184,7 +194,7 @@ mod tests {
         assert!(named("tied9").unwrap_err().to_string().contains("`tied9`"));
         let swept = named("tied2@0us,tied3@400us,hedged@p90").unwrap();
         assert_eq!(swept[1].client, ClientKind::TieDelay(400));
-        assert_eq!((named("delays").unwrap().len(), named("hedges").unwrap().len()), (5, 6));
+        assert_eq!((named("delays").unwrap().len(), named("untied,hedges,delays").unwrap().len()), (5, 11));
         assert!(named("untied@400us").is_err() && named("tied2@p90").is_err());
         let mut config = Config::new(["localhost:1"], "certs");
         for policy in POLICIES {

@@ -176,7 +176,9 @@ impl BusyRow {
         let service = sum(|sample| sample.joined.service_us);
         let (started, twice) = (sum(|sample| sample.joined.started), sum(|sample| sample.joined.duplicates));
         let per_read = |whole: f64| whole / sent;
-        let cpu = |of: fn(&Sample) -> Duration| samples.iter().map(of).sum::<Duration>().as_secs_f64() * 1e6 / sent;
+        let counted = reads.max(1) as f64;
+        let cpu =
+            |of: fn(&Sample) -> Duration| samples.iter().map(of).sum::<Duration>().as_secs_f64() * 1e6 / counted;
         let (cpu_client, cpu_servers) = (cpu(|sample| sample.cpu_client), cpu(|sample| sample.cpu_servers));
         let machine_busy_pct = mean(|sample| sample.machine.busy_pct);
         let flights: Vec<[f64; 2]> = samples.iter().filter_map(|sample| sample.cancel_flight_us).collect();
@@ -226,7 +228,7 @@ impl BusyRow {
             served_us_per_read: service as f64 / (reads - errors).max(1) as f64,
             copies_per_read: per_read(sum(|sample| sample.copies) as f64),
             extra_copies_pct: per_read(sum(|sample| sample.extra_copies) as f64) * 100.0,
-            not_tied_pct: per_read(sum(|sample| sample.not_tied) as f64) * 100.0,
+            not_tied_pct: sum(|sample| sample.not_tied) as f64 * 100.0 / counted,
             messages_per_read: per_read(sum(|sample| sample.messages) as f64),
             cpu_us_per_read: cpu_client + cpu_servers,
             cpu_client_us_per_read: cpu_client,

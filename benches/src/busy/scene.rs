@@ -282,7 +282,8 @@ const SERVICES: &str = "idle@1ms,busy@1ms,idle@2ms,busy@2ms,idle,busy,idle@10ms,
 /// # Errors
 /// Names what is no scene.
 pub fn named(names: &str) -> Result<Vec<BusyScene>, BadScene> {
-    let names = if names == "services" { SERVICES } else { names };
+    let group = |name| if name == "services" { SERVICES } else { name };
+    let names = names.split(',').map(group).collect::<Vec<_>>().join(",");
     let mut scenes = Vec::new();
     for name in names.split(',').filter(|name| !name.is_empty()) {
         let found = find(name);

@@ -26,7 +26,8 @@ pub struct Ground<'a> {
     pub server_pids: &'a [u32],
 }
 
-/// What was played and what it cost, warm-up included in the costs.
+/// What was played and what it cost. Messages and copies are those of all reads, the warm-up's among them; processor time
+/// and reads with fewer copies are those of the counted time, in which the client has learned what it needs.
 #[derive(Debug)]
 pub struct Counted {
     /// The open loop's own figures.
@@ -37,11 +38,11 @@ pub struct Counted {
     pub copies: u64,
     /// Of these, hedges, rescues, retries and shadows.
     pub extra_copies: u64,
-    /// Reads that went with fewer copies than their policy says.
+    /// Reads of the counted time that went with fewer copies than their policy says.
     pub not_tied: u64,
-    /// Processor time of this process.
+    /// Processor time of this process in the counted time.
     pub cpu_client: Duration,
-    /// Processor time of the servers that live at the end.
+    /// The same of the servers that live at the end.
     pub cpu_servers: Duration,
     /// The machine meanwhile.
     pub machine: Machine,
@@ -63,15 +64,22 @@ pub async fn play_counted(
     plan: &OpenLoop,
     gone: &[NodeId],
     events: impl Future<Output = Result<()>>,
-    progress: impl FnMut(Duration),
+    mut progress: impl FnMut(Duration),
 ) -> Result<Counted> {
     let Ground { client, views, nodes, server_pids } = ground;
     let left = nodes.without(gone);
     nodes.record_starts(true).await?;
     let (cancels, stats) = (left.cancels_sent().await?, client.stats());
-    let (cpu_own, cpu_servers) = (cpu::own(), cpu_of(server_pids));
+    let mut from = Spent::now(client, server_pids);
+    let mut warm = false;
+    let told = |at: Duration| {
+        if !warm && at >= plan.warm_up {
+            (warm, from) = (true, Spent::now(client, server_pids));
+        }
+        progress(at);
+    };
     let watch = Watch::start();
-    let mut played = std::pin::pin!(play(views, plan, progress));
+    let mut played = Box::pin(play(views, plan, told));
     let mut events = std::pin::pin!(events);
     let mut over = false;
     // What goes on for as long as the scene does has no end of its own.
@@ -84,9 +92,9 @@ pub async fn play_counted(
             }
         }
     };
+    drop(played);
     let machine = watch.end();
-    let cpu_client = cpu::own().saturating_sub(cpu_own);
-    let cpu_servers = spent(&cpu_servers, &cpu_of(server_pids));
+    let to = Spent::now(client, server_pids);
     let after = client.stats();
     left.wait_at_rest().await?;
     let cancels = left.cancels_sent().await?.saturating_sub(cancels);
@@ -100,14 +108,28 @@ pub async fn play_counted(
         messages: copies + withdraws + answered(&after) - answered(&stats) + cancels,
         copies,
         extra_copies: extra_copies(&after) - extra_copies(&stats),
-        not_tied: after.not_tied.iter().sum::<u64>() - stats.not_tied.iter().sum::<u64>(),
-        cpu_client,
-        cpu_servers,
+        not_tied: to.not_tied.saturating_sub(from.not_tied),
+        cpu_client: to.own.saturating_sub(from.own),
+        cpu_servers: spent(&from.servers, &to.servers),
         machine,
         joined: join(&records, one_winner.then_some(&outcome.winners)),
         records,
         outcome,
     })
+}
+
+/// What only grows, at one moment.
+struct Spent {
+    own: Duration,
+    servers: Vec<Option<Duration>>,
+    not_tied: u64,
+}
+
+impl Spent {
+    fn now(client: &Client, server_pids: &[u32]) -> Self {
+        let not_tied = client.stats().not_tied.iter().sum();
+        Self { own: cpu::own(), servers: cpu_of(server_pids), not_tied }
+    }
 }
 
 /// Hedges, rescues, retries and shadows sent so far.

@@ -7,13 +7,16 @@ use serde_json::Value;
 use std::time::Duration;
 use tiedkv_client::Client;
 use tiedkv_protocol::codec;
+use tiedkv_protocol::error::Move;
 use tiedkv_protocol::ids::NodeId;
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::{AdminOperation, Disturbance};
 use tiedkv_protocol::response::StartRecord;
 
-/// Longest wait for one answer.
+/// Longest wait for one answer, with all tries.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// Pause before a node is asked again.
+const ASK_PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for copies in flight to end.
 const REST_DEADLINE: Duration = Duration::from_secs(5);
 /// How often the counters are read while waiting.
@@ -199,7 +202,17 @@ impl Nodes {
     }
 
     async fn ask(&self, node: NodeId, operation: &AdminOperation) -> Result<Bytes> {
-        let answer = self.client.admin_within(node, operation.clone(), DEADLINE).await;
-        answer.with_context(|| format!("{node} was asked for {operation:?}"))
+        let end = clock::now() + DEADLINE;
+        loop {
+            let left = end.saturating_duration_since(clock::now());
+            match self.client.admin_within(node, operation.clone(), left).await {
+                Ok(answer) => return Ok(answer),
+                // A machine that stands still loses links; whatever is asked here may be asked twice.
+                Err(error) if error.caller_move() != Move::FixTheCall && clock::now() + ASK_PAUSE < end => {
+                    tokio::time::sleep(ASK_PAUSE).await;
+                }
+                Err(error) => return Err(error).with_context(|| format!("{node} was asked for {operation:?}")),
+            }
+        }
     }
 }

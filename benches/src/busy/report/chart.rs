@@ -186,7 +186,7 @@ pub fn bars(title: &str, heads: [&str; 2], all: &[Bar]) -> String {
         .flat_map(|bar| [bar.value, bar.interval.map_or(0.0, |[_, high]| high)])
         .fold(f64::MIN_POSITIVE, f64::max);
     let beside_longest = all.iter().map(|bar| bar.beside.0).fold(f64::MIN_POSITIVE, f64::max);
-    let (names, first, second) = (98.0, 120.0, 66.0);
+    let (names, first, second) = (122.0, 104.0, 60.0);
     let second_left = names + first + 58.0;
     let mut svg = open(title, 46.0 + all.len() as f64 * 22.0 + 6.0);
     let _ = write!(svg, "<text class='dim small' x='{names}' y='38'>{}</text>", escaped(heads[0]));
@@ -225,7 +225,8 @@ pub type Ratio = Option<(f64, bool)>;
 /// A map: rows times columns of ratios, coloured by whether they are below 1, about 1 or above; one that is not judged
 /// has no colour.
 pub fn map(title: &str, columns: &[&str], rows: &[(&str, Vec<Ratio>)]) -> String {
-    let (names, cell) = (122.0, (WIDTH - 122.0 - 4.0) / columns.len().max(1) as f64);
+    // Room on the right for half of the last column's name.
+    let (names, cell) = (122.0, (WIDTH - 122.0 - 34.0) / columns.len().max(1) as f64);
     let mut svg = open(title, 64.0 + rows.len() as f64 * 22.0 + 6.0);
     for (index, column) in columns.iter().enumerate() {
         let (at, lift) = (names + (index as f64 + 0.5) * cell, if index % 2 == 0 { 56.0 } else { 42.0 });

@@ -211,9 +211,18 @@ pub fn highest_load(document: &Document, policy: &str) -> Option<f64> {
     Some(load + (next_load - load) * (limit - p99) / (next - p99))
 }
 
-/// p99 of each policy over untied in the same scene.
-fn cells(document: &Document) -> Option<Figure> {
+/// Policies of one map: more would not be legible.
+const MAP_COLUMNS: usize = 6;
+
+/// p99 of each policy over untied in the same scene, some policies a figure.
+fn cells(document: &Document) -> Vec<Figure> {
     let policies: Vec<&str> = document.policies().into_iter().filter(|policy| *policy != "untied").collect();
+    let count = policies.len().div_ceil(MAP_COLUMNS).max(1);
+    let figures = policies.chunks(policies.len().div_ceil(count).max(1)).enumerate();
+    figures.filter_map(|(index, policies)| cells_of(document, policies, index)).collect()
+}
+
+fn cells_of(document: &Document, policies: &[&str], index: usize) -> Option<Figure> {
     let mut rows = Vec::new();
     for scene in document.scenes() {
         let Some(base) = document.row(scene, "untied").and_then(|row| row.p99_us) else { continue };
@@ -227,11 +236,12 @@ fn cells(document: &Document) -> Option<Figure> {
             rows.push((scene, ratios));
         }
     }
-    if rows.is_empty() || policies.is_empty() {
+    if rows.is_empty() {
         return None;
     }
-    let svg = map("p99 over untied in the same scene", &policies, &rows);
-    Some(Figure { name: "map".to_owned(), group: Group::Map, svg })
+    let svg = map("p99 over untied in the same scene", policies, &rows);
+    let name = if index == 0 { "map".to_owned() } else { format!("map-{}", index + 1) };
+    Some(Figure { name, group: Group::Map, svg })
 }
 
 #[cfg(test)]
