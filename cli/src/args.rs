@@ -1,32 +1,33 @@
 //! What can be typed: commands, flags and their help. Parses, decides nothing.
 
-use crate::args_data::{Completions, Count, Export, Import, Incr, Range, Scan, Ttl};
+use crate::args_data::{Completions, Count, Export, Import, Incr, MultiGet, Range, Scan, Ttl};
+use crate::args_live::{Shell, WatchLatency};
 use crate::bench_args::Bench;
 use crate::start::NodeFlags;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::str::FromStr;
 use tiedkv_benches::scenes::{BadScene, DEMO, Scene};
+use tiedkv_client::Client;
 
 const EXAMPLES: &str = "\
 Examples:
   tiedkv demo                                   three servers, five scenes, one table
   tiedkv demo --keep --scenes none              the quickest way to a cluster; prints its URL
   tiedkv put --cluster \"$URL\" greeting hello    set a key
-  tiedkv get --cluster \"$URL\" greeting          its value, byte for byte
-  tiedkv scan --cluster \"$URL\" --prefix user/  keys in order, with their values
-  tiedkv status --cluster \"$URL\" -o json        what every node says about itself
+  tiedkv scan --cluster \"$URL\" --prefix user/   keys in order, with their values
+  tiedkv shell --cluster \"$URL\"                 commands without `tiedkv` and --cluster
 
-Exit codes: 0 ok, 1 not found or not as expected, 2 usage, 3 unavailable, 4 deadline, 5 unknown outcome of a write.
-Environment: TIEDKV_CLUSTER (--cluster), TIEDKV_OUTPUT (-o), TIEDKV_TIED (off: every read untied,
-nothing extra; observe: decide and count only; on).";
+Exit codes: 0 ok, 1 not found, 2 usage, 3 unavailable, 4 deadline, 5 unknown outcome of a write.
+Environment: TIEDKV_CLUSTER (--cluster), TIEDKV_OUTPUT (-o), TIEDKV_TIED (off, observe, on).";
 
 /// A replicated key-value store that keeps reads fast when its machines are busy.
 #[derive(Debug, Parser)]
 #[command(name = "tiedkv", version, after_help = EXAMPLES, arg_required_else_help = true)]
 pub struct Cli {
-    /// How results and errors are written; the default depends on the command
-    #[arg(short = 'o', long = "output", global = true, value_enum, env = "TIEDKV_OUTPUT")]
+    /// How results and errors are written: json, table or raw; the default depends on the command
+    #[arg(short = 'o', long = "output", value_name = "FORM", global = true, value_enum, env = "TIEDKV_OUTPUT")]
+    #[arg(hide_possible_values = true, hide_env = true)]
     pub output: Option<Format>,
     #[command(subcommand)]
     pub command: Command,
@@ -53,6 +54,8 @@ pub enum Command {
     Certs(Certs),
     /// Print the value of a key
     Get(Get),
+    /// Print the values of many keys
+    Mget(MultiGet),
     /// Set a key to the argument or to standard input
     Put(Put),
     /// Set or remove a key if it is as expected
@@ -77,6 +80,10 @@ pub enum Command {
     Health(Health),
     /// Reads that took long: their copies on all nodes, and who cancelled whom
     Slow(Slow),
+    /// Watch how long reads of every replica take
+    WatchLatency(WatchLatency),
+    /// Type commands over one connection
+    Shell(Shell),
     /// Who belongs to the cluster; changing that needs an operator's certificate
     Member(Member),
     /// How far clients may use read policies, and which nodes are out for reads
@@ -93,29 +100,33 @@ pub enum Command {
 
 impl Command {
     /// Which cluster it is for, if it connects to one.
-    pub fn connect(&self) -> Option<&Connect> {
+    pub fn connect_mut(&mut self) -> Option<&mut Connect> {
         match self {
-            Self::Demo(_) | Self::Start(_) | Self::Certs(_) | Self::Bench(Bench::Busy(_) | Bench::Writes(_)) => {
-                None
-            }
+            Self::Demo(_)
+            | Self::Start(_)
+            | Self::Certs(_)
+            | Self::Bench(Bench::Busy(_) | Bench::Writes(_) | Bench::Data(_)) => None,
             Self::Completions(_) | Self::Man => None,
-            Self::Incr(args) => Some(&args.connect),
-            Self::Ttl(args) => Some(&args.connect),
-            Self::Scan(args) => Some(&args.connect),
-            Self::Count(args) => Some(&args.connect),
-            Self::Export(args) => Some(&args.connect),
-            Self::Import(args) => Some(&args.connect),
-            Self::Get(args) => Some(&args.connect),
-            Self::Put(args) => Some(&args.connect),
-            Self::Del(args) => Some(&args.connect),
-            Self::Cas(args) => Some(&args.connect),
-            Self::Status(args) => Some(&args.connect),
-            Self::Health(args) => Some(&args.connect),
-            Self::Slow(args) => Some(&args.connect),
-            Self::Member(args) => Some(&args.connect),
-            Self::Policy(args) => Some(&args.connect),
-            Self::Bench(Bench::Run(args)) => Some(&args.connect),
-            Self::Bench(Bench::Ping(args)) => Some(&args.connect),
+            Self::Incr(args) => Some(&mut args.connect),
+            Self::Ttl(args) => Some(&mut args.connect),
+            Self::Scan(args) => Some(&mut args.connect),
+            Self::Count(args) => Some(&mut args.connect),
+            Self::Export(args) => Some(&mut args.connect),
+            Self::Import(args) => Some(&mut args.connect),
+            Self::Mget(args) => Some(&mut args.connect),
+            Self::WatchLatency(args) => Some(&mut args.connect),
+            Self::Shell(args) => Some(&mut args.connect),
+            Self::Get(args) => Some(&mut args.connect),
+            Self::Put(args) => Some(&mut args.connect),
+            Self::Del(args) => Some(&mut args.connect),
+            Self::Cas(args) => Some(&mut args.connect),
+            Self::Status(args) => Some(&mut args.connect),
+            Self::Health(args) => Some(&mut args.connect),
+            Self::Slow(args) => Some(&mut args.connect),
+            Self::Member(args) => Some(&mut args.connect),
+            Self::Policy(args) => Some(&mut args.connect),
+            Self::Bench(Bench::Run(args)) => Some(&mut args.connect),
+            Self::Bench(Bench::Ping(args)) => Some(&mut args.connect),
         }
     }
 }
@@ -243,6 +254,9 @@ pub struct Connect {
     /// Print every setting of the client with its source and default, and stop
     #[arg(long)]
     pub print_config: bool,
+    /// The client of the shell in which the command was typed.
+    #[arg(skip)]
+    pub shared: Option<Client>,
 }
 
 #[derive(Debug, Args)]

@@ -22,6 +22,30 @@ pub struct Range {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  tiedkv mget --cluster \"$URL\" user/1 user/2 user/3
+  tiedkv scan --cluster \"$URL\" --prefix user/ --keys-only | tiedkv mget --cluster \"$URL\" -
+  tiedkv mget --cluster \"$URL\" a b c --partial 0.6 --by 50ms     what is there after 50 ms, if it is enough
+
+Prints one line per key, in the order asked for: key and value in the form that can be pasted back (table), one JSON object
+(json), or the value's bytes and a line end (raw). A key that is absent, or was not answered in a partial answer, is said
+to be so, and the command ends with 1.")]
+pub struct MultiGet {
+    #[command(flatten)]
+    pub connect: Connect,
+    /// The keys; - reads them from standard input, one per line
+    #[arg(required = true)]
+    pub keys: Vec<String>,
+    /// Take an answer without all keys: from --by on this share of them is enough
+    #[arg(long, value_name = "SHARE", requires = "by")]
+    pub partial: Option<f64>,
+    /// From when on a part is enough: 50ms
+    #[arg(long, value_name = "SPAN", requires = "partial")]
+    pub by: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
   tiedkv scan --cluster \"$URL\" --prefix user/ --limit 10
   tiedkv scan --cluster \"$URL\" --from a --to b --reverse --keys-only
   tiedkv scan --cluster \"$URL\" --prefix user/ -o json | jq .key
@@ -134,6 +158,9 @@ pub struct Ttl {
     /// It does not expire
     #[arg(long)]
     pub never: bool,
+    /// As for put; with --set or --never
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
 }
 
 #[derive(Debug, Args)]

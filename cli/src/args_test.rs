@@ -28,3 +28,10 @@ fn a_wrong_flag_names_the_nearest() {
     let error = Cli::try_parse_from(["tiedkv", "demo", "--scene", "none"]).unwrap_err().to_string();
     assert!(error.contains("--scenes"), "{error}");
 }
+
+#[test]
+fn the_help_fits_a_screen_and_shows_examples() {
+    let help = Cli::command().term_width(100).render_long_help().to_string();
+    assert!(help.lines().count() <= 50, "{} lines:\n{help}", help.lines().count());
+    assert!(help.contains("Examples:") && help.contains("Exit codes:"));
+}

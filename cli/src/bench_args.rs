@@ -1,6 +1,7 @@
 //! What can be typed after `tiedkv bench`. Parses, decides nothing.
 
 use crate::args::Connect;
+use crate::bench_data::BenchData;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use tiedkv_benches::load::keys::Spread;
@@ -17,6 +18,8 @@ pub enum Bench {
     Ping(BenchPing),
     /// Starts three servers on this machine and prints what durable writes cost, as ratios
     Writes(BenchWrites),
+    /// Starts three servers on this machine and prints what scans, imports and calls for many keys cost
+    Data(BenchData),
 }
 
 #[derive(Debug, Args)]

@@ -3,6 +3,7 @@
 //!
 //! An interrupt ends the playing; what was measured until then is printed and written all the same.
 
+use crate::args::Format;
 use crate::bench_args::BenchBusy;
 use crate::device_model::ServerModel;
 use crate::outcome::{End, usage};
@@ -42,7 +43,10 @@ const AGAIN_ONE_OF: usize = 5;
 ///
 /// # Errors
 /// When a flag is wrong, a cluster does not start, or a file cannot be read or written.
-pub async fn run(args: &BenchBusy) -> Result<End> {
+pub async fn run(args: &BenchBusy, format: Format) -> Result<End> {
+    if format == Format::Raw {
+        return Err(usage(anyhow::anyhow!("rows are printed as a table or as JSON: -o raw has no meaning here")));
+    }
     if args.list {
         return output::bytes(list().as_bytes()).map(|()| End::Ok);
     }
@@ -66,8 +70,8 @@ pub async fn run(args: &BenchBusy) -> Result<End> {
     }
     document.rows.retain(|row| row.judged || !args.judged);
     // A cluster that broke fails the command, but not without what was measured before.
-    show(args, &document)?;
-    let judged = verdict(args, &document)?;
+    show(args, &document, format)?;
+    let judged = verdict(args, &document, format)?;
     match end? {
         End::Ok => Ok(judged),
         end => Ok(end),
@@ -110,8 +114,11 @@ fn measured(args: &BenchBusy) -> Duration {
     Duration::from_secs(args.seconds.unwrap_or(unless_told).into())
 }
 
-fn show(args: &BenchBusy, document: &Document) -> Result<()> {
-    output::bytes(table(document).as_bytes())?;
+fn show(args: &BenchBusy, document: &Document, format: Format) -> Result<()> {
+    match format {
+        Format::Json => output::json(&serde_json::to_value(document)?)?,
+        Format::Table | Format::Raw => output::bytes(table(document).as_bytes())?,
+    }
     if let Some(path) = &args.json {
         document.write(path)?;
     }
@@ -132,8 +139,15 @@ fn write(path: &Path, text: &str) -> Result<()> {
 }
 
 /// How the command ends by what was measured; says why.
-fn verdict(args: &BenchBusy, document: &Document) -> Result<End> {
-    let tell = |judged: &[Judged]| output::bytes(check::text(judged).as_bytes());
+fn verdict(args: &BenchBusy, document: &Document, format: Format) -> Result<End> {
+    let tell = |judged: &[Judged]| match format {
+        // Standard output is one document.
+        Format::Json => {
+            eprint!("{}", check::text(judged));
+            Ok(())
+        }
+        Format::Table | Format::Raw => output::bytes(check::text(judged).as_bytes()),
+    };
     if args.check {
         let judged = check::judge(document);
         tell(&judged)?;

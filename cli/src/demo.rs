@@ -2,7 +2,7 @@
 //!
 //! Whatever ends it (done, an error, a signal), the servers are stopped and their folder is removed.
 
-use crate::args::{Demo, Device, Storage};
+use crate::args::{Demo, Device, Format, Storage};
 use crate::outcome::{End, usage};
 use crate::output;
 use crate::progress::bar;
@@ -29,7 +29,10 @@ const STOP_DEADLINE: Duration = Duration::from_secs(3);
 ///
 /// # Errors
 /// When the cluster does not start or cannot be measured.
-pub async fn run(args: &Demo) -> Result<End> {
+pub async fn run(args: &Demo, format: Format) -> Result<End> {
+    if format == Format::Raw {
+        return Err(usage(anyhow!("the demo prints its rows as a table or as JSON: -o raw has no meaning here")));
+    }
     if args.device == Device::Real && !args.scenes.0.is_empty() {
         return Err(usage(anyhow!(
             "--device real needs --scenes none: the scenes are a profile of the modelled device"
@@ -42,7 +45,7 @@ pub async fn run(args: &Demo) -> Result<End> {
         () = signals.next() => return Ok(End::Interrupted),
     };
     let end = tokio::select! {
-        played = play(args, &mut cluster) => played.map(|()| End::Ok),
+        played = play(args, format, &mut cluster) => played.map(|()| End::Ok),
         () = signals.next() => Ok(End::Interrupted),
     };
     let end = match end {
@@ -78,7 +81,7 @@ fn spec(args: &Demo) -> Result<ClusterSpec> {
     Ok(spec)
 }
 
-async fn play(args: &Demo, cluster: &mut LocalCluster) -> Result<()> {
+async fn play(args: &Demo, format: Format, cluster: &mut LocalCluster) -> Result<()> {
     if args.scenes.0.is_empty() {
         return Ok(());
     }
@@ -96,9 +99,13 @@ async fn play(args: &Demo, cluster: &mut LocalCluster) -> Result<()> {
     load(&client, cluster, profile.workload, replicated).await?;
     let rows = measure(args, &client, cluster, profile).await?;
     client.close();
-    output::bytes(text(&rows, replicated).as_bytes())?;
+    let document = to_json(&rows)? + "\n";
+    match format {
+        Format::Json => output::bytes(document.as_bytes())?,
+        Format::Table | Format::Raw => output::bytes(text(&rows, replicated).as_bytes())?,
+    }
     if let Some(path) = &args.json {
-        std::fs::write(path, to_json(&rows)? + "\n").with_context(|| path.display().to_string())?;
+        std::fs::write(path, document).with_context(|| path.display().to_string())?;
     }
     Ok(())
 }

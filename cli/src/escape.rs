@@ -59,6 +59,7 @@ pub fn escape(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn every_byte_comes_back() {
@@ -72,6 +73,21 @@ mod tests {
     fn plain_text_stays_as_it_is() {
         assert_eq!(escape("user/1: ä".as_bytes()), "user/1: ä");
         assert_eq!(unescape("a\\x41\\\\").unwrap(), "aA\\");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_come_back_and_any_text_is_bytes_or_an_error(
+            bytes in prop::collection::vec(any::<u8>(), 0..64),
+            text in "[a-zx0-9\\\\\u{e4}\u{0}-\u{1f}]{0,24}",
+        ) {
+            let escaped = escape(&bytes);
+            prop_assert!(escaped.chars().all(|c| !c.is_control()), "{escaped:?}");
+            prop_assert_eq!(unescape(&escaped).unwrap(), bytes);
+            if let Ok(bytes) = unescape(&text) {
+                prop_assert_eq!(unescape(&escape(&bytes)).unwrap(), bytes);
+            }
+        }
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! `tiedkv get`: one read, and with `--explain` how it went.
 
 use crate::args::{Format, Get};
-use crate::connect::config;
+use crate::connect::{connect, connect_with};
 use crate::escape::{escape, unescape};
 use crate::outcome::{End, usage};
 use crate::output;
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::time::Duration;
-use tiedkv_client::{Client, Read, ReadOptions, SlowCopy, SlowRead};
+use tiedkv_client::{Read, ReadOptions, SlowCopy, SlowRead};
 
 /// Runs the command. Raw (the default) writes the value's bytes and nothing else.
 ///
@@ -16,12 +16,11 @@ use tiedkv_client::{Client, Read, ReadOptions, SlowCopy, SlowRead};
 /// When the key is wrong or the read fails.
 pub async fn run(args: &Get, format: Format) -> Result<End> {
     let key = unescape(&args.key).map_err(usage)?;
-    let mut config = config(&args.connect)?;
-    if args.explain {
+    let client = match args.explain {
         // Every read is slow enough to be explained.
-        config.slow_read = Duration::from_nanos(1);
-    }
-    let client = Client::connect(config).await?;
+        true => connect_with(&args.connect, |config| config.slow_read = Duration::from_nanos(1)).await?,
+        false => connect(&args.connect).await?,
+    };
     let read = client.get_with(key.clone(), ReadOptions::default()).await;
     let explained = if args.explain { client.slow_reads().pop() } else { None };
     client.close();

@@ -45,10 +45,9 @@ pub async fn run(args: &Import, format: Format) -> Result<End> {
     };
     let client = connect(&args.connect).await?;
     let bar = progress::work(total, "bytes");
-    let mut importer = Importer::new(client.clone(), args.concurrency as usize);
-    let mut reader =
-        Reader { input: BufReader::with_capacity(1 << 16, input), number: 0, bytes: 0, line: Vec::new() };
-    let ended = importer.run(&mut reader, args.skip, |bytes| bar.set_position(bytes)).await;
+    let mut importer = Importing::new(Client::clone(&client), args.concurrency as usize);
+    let input = BufReader::with_capacity(1 << 16, input);
+    let ended = importer.run(input, args.skip, |bytes| bar.set_position(bytes)).await;
     bar.finish_and_clear();
     client.close();
     let done = importer.done_lines().max(args.skip);
@@ -90,7 +89,8 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-struct Importer {
+/// Rows on their way from lines to the cluster.
+pub struct Importing {
     client: Client,
     concurrency: usize,
     /// First line and keys of each batch that was written.
@@ -120,8 +120,9 @@ struct Next {
     bytes: usize,
 }
 
-impl Importer {
-    fn new(client: Client, concurrency: usize) -> Self {
+impl Importing {
+    /// Of no line yet; `concurrency` batches may be out at a time.
+    pub fn new(client: Client, concurrency: usize) -> Self {
         Self {
             client,
             concurrency,
@@ -141,8 +142,13 @@ impl Importer {
         open.map_or(self.taken, |first| first - 1)
     }
 
-    /// True when the last line was there.
-    async fn run(&mut self, reader: &mut Reader<impl BufRead>, skip: u64, progress: impl Fn(u64)) -> Result<bool> {
+    /// Puts the rows of all lines but the first `skip`; `progress` is told the bytes read. True when the last line was
+    /// there.
+    ///
+    /// # Errors
+    /// When a line is wrong or a write fails.
+    pub async fn run(&mut self, input: impl BufRead, skip: u64, progress: impl Fn(u64)) -> Result<bool> {
+        let mut reader = Reader { input, number: 0, bytes: 0, line: Vec::new() };
         let mut end = None;
         while let Some(text) = reader.next()? {
             let line = lines::read(text);

@@ -111,6 +111,7 @@ fn take(object: &mut Map<String, Value>, name: &str) -> Result<Bytes, BadLine> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use tiedkv_protocol::ids::Version;
 
     fn row(key: &[u8], value: &[u8], remaining_ms: Option<u64>) -> Row {
@@ -145,6 +146,24 @@ mod tests {
                 let (key, value, ttl_ms) = (row.key, row.value, row.remaining_ms);
                 assert_eq!(read(line.trim_end().as_bytes()).unwrap(), Line::Row { key, value, ttl_ms });
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_row_comes_back_and_any_line_is_read_or_refused(
+            key in prop::collection::vec(any::<u8>(), 0..32),
+            value in prop::collection::vec(any::<u8>(), 0..64),
+            ttl_ms in prop::option::of(any::<u64>()),
+            junk in "[\\[\\]{}:,\"a-z0-9+/= .-]{0,64}",
+            cut in 0_usize..200,
+        ) {
+            let line = text(&row(&key, &value, ttl_ms));
+            let whole = read(line.trim_end_matches('\n').as_bytes()).unwrap();
+            prop_assert_eq!(whole, Line::Row { key: key.into(), value: value.into(), ttl_ms });
+            // A line that was cut is never taken for a whole one.
+            prop_assert!(line.get(..cut.min(line.len() - 2)).is_none_or(|part| read(part.as_bytes()).is_err()));
+            let _ = read(junk.as_bytes());
         }
     }
 

@@ -2,9 +2,11 @@
 
 mod args;
 mod args_data;
+mod args_live;
 mod base64;
 mod bench_args;
 mod bench_busy;
+mod bench_data;
 mod bench_ping;
 mod bench_run;
 mod bench_writes;
@@ -25,6 +27,7 @@ mod import;
 mod incr;
 mod lines;
 mod member;
+mod mget;
 mod outcome;
 mod output;
 mod policy;
@@ -32,12 +35,18 @@ mod print_config;
 mod progress;
 mod put;
 mod range;
+mod recall;
 mod scan;
+mod shell;
 mod signals;
 mod slow;
 mod start;
 mod status;
 mod ttl;
+mod typing;
+mod watch_latency;
+mod watched;
+mod words;
 mod write;
 
 use args::{Cli, Command, Format};
@@ -82,41 +91,54 @@ fn run(cli: Cli) -> anyhow::Result<End> {
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         environment::check_names(names).map_err(outcome::usage)?;
     }
-    let output = cli.output;
-    if let Some(connect) = cli.command.connect().filter(|connect| connect.print_config) {
-        return print_config::run(connect, output.unwrap_or(Format::Table));
+    if let Command::Start(args) = &cli.command {
+        return start::run(args, cli.output.unwrap_or(Format::Table));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let end = runtime.block_on(dispatch(cli));
+    // A thread that reads standard input may never come back.
+    runtime.shutdown_background();
+    end
+}
+
+/// Runs a command that was typed: on the command line, or in the shell.
+///
+/// # Errors
+/// As the command.
+async fn dispatch(mut cli: Cli) -> anyhow::Result<End> {
+    let output = cli.output;
+    if let Some(connect) = cli.command.connect_mut().filter(|connect| connect.print_config) {
+        return print_config::run(connect, output.unwrap_or(Format::Table));
+    }
+    let table = output.unwrap_or(Format::Table);
     match cli.command {
-        Command::Demo(args) => runtime.block_on(demo::run(&args)),
-        Command::Start(args) => start::run(&args, output.unwrap_or(Format::Table)),
-        Command::Certs(args) => certs::run(&args, output.unwrap_or(Format::Table)),
-        Command::Get(args) => runtime.block_on(get::run(&args, output.unwrap_or(Format::Raw))),
-        Command::Put(args) => runtime.block_on(put::run(&args, output.unwrap_or(Format::Table))),
-        Command::Cas(args) => runtime.block_on(cas::run(&args, output.unwrap_or(Format::Table))),
-        Command::Del(args) => runtime.block_on(del::run(&args, output.unwrap_or(Format::Table))),
-        Command::Scan(args) => runtime.block_on(scan::run(&args, output.unwrap_or(Format::Table))),
-        Command::Count(args) => runtime.block_on(count::run(&args, output.unwrap_or(Format::Table))),
-        Command::Export(args) => runtime.block_on(export::run(&args)),
-        Command::Import(args) => runtime.block_on(import::run(&args, output.unwrap_or(Format::Table))),
-        Command::Incr(args) => runtime.block_on(incr::run(&args, output.unwrap_or(Format::Table))),
-        Command::Ttl(args) => runtime.block_on(ttl::run(&args, output.unwrap_or(Format::Table))),
+        Command::Demo(args) => demo::run(&args, table).await,
+        Command::Start(_) => Err(outcome::usage(anyhow::anyhow!("a node is started by tiedkv start alone"))),
+        Command::Certs(args) => certs::run(&args, table),
+        Command::Get(args) => get::run(&args, output.unwrap_or(Format::Raw)).await,
+        Command::Mget(args) => mget::run(&args, table).await,
+        Command::Put(args) => put::run(&args, table).await,
+        Command::Cas(args) => cas::run(&args, table).await,
+        Command::Del(args) => del::run(&args, table).await,
+        Command::Scan(args) => scan::run(&args, table).await,
+        Command::Count(args) => count::run(&args, table).await,
+        Command::Export(args) => export::run(&args).await,
+        Command::Import(args) => import::run(&args, table).await,
+        Command::Incr(args) => incr::run(&args, table).await,
+        Command::Ttl(args) => ttl::run(&args, table).await,
         Command::Completions(args) => completions::run(&args),
         Command::Man => completions::man(),
-        Command::Status(args) => runtime.block_on(status::run(&args, output.unwrap_or(Format::Table))),
-        Command::Health(args) => runtime.block_on(health::run(&args, output.unwrap_or(Format::Table))),
-        Command::Slow(args) => runtime.block_on(slow::run(&args, output.unwrap_or(Format::Table))),
-        Command::Member(args) => runtime.block_on(member::run(&args, output.unwrap_or(Format::Table))),
-        Command::Policy(args) => runtime.block_on(policy::run(&args, output.unwrap_or(Format::Table))),
-        Command::Bench(Bench::Busy(args)) => runtime.block_on(bench_busy::run(&args)),
-        Command::Bench(Bench::Ping(args)) => {
-            runtime.block_on(bench_ping::run(&args, output.unwrap_or(Format::Table)))
-        }
-        Command::Bench(Bench::Writes(args)) => {
-            runtime.block_on(bench_writes::run(&args, output.unwrap_or(Format::Table)))
-        }
-        Command::Bench(Bench::Run(args)) => {
-            runtime.block_on(bench_run::run(&args, output.unwrap_or(Format::Table)))
-        }
+        Command::Status(args) => status::run(&args, table).await,
+        Command::Health(args) => health::run(&args, table).await,
+        Command::Slow(args) => slow::run(&args, table).await,
+        Command::WatchLatency(args) => watch_latency::run(&args, table).await,
+        Command::Shell(args) => shell::run(&args, output).await,
+        Command::Member(args) => member::run(&args, table).await,
+        Command::Policy(args) => policy::run(&args, table).await,
+        Command::Bench(Bench::Busy(args)) => bench_busy::run(&args, table).await,
+        Command::Bench(Bench::Ping(args)) => bench_ping::run(&args, table).await,
+        Command::Bench(Bench::Writes(args)) => bench_writes::run(&args, table).await,
+        Command::Bench(Bench::Data(args)) => bench_data::run(&args, table).await,
+        Command::Bench(Bench::Run(args)) => bench_run::run(&args, table).await,
     }
 }

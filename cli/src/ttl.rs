@@ -5,8 +5,8 @@ use crate::args_data::Ttl;
 use crate::connect::connect;
 use crate::escape::unescape;
 use crate::outcome::{End, usage};
-use crate::output;
-use anyhow::Result;
+use crate::{output, write};
+use anyhow::{Result, anyhow};
 use serde_json::json;
 use std::time::Duration;
 use tiedkv_client::options::parse_span;
@@ -18,10 +18,14 @@ use tiedkv_client::options::parse_span;
 pub async fn run(args: &Ttl, format: Format) -> Result<End> {
     let key = unescape(&args.key).map_err(usage)?;
     let set = args.set.as_deref().map(parse_span).transpose().map_err(usage)?;
+    let options = write::options(args.idempotency_key.as_deref())?;
+    if args.idempotency_key.is_some() && set.is_none() && !args.never {
+        return Err(usage(anyhow!("an idempotency key names a write: give --set or --never")));
+    }
     let client = connect(&args.connect).await?;
     let found = match (set, args.never) {
-        (Some(ttl), _) => client.touch(key.clone(), ttl).await?,
-        (None, true) => client.persist(key.clone()).await?,
+        (Some(ttl), _) => client.touch_with(key.clone(), ttl, options).await?,
+        (None, true) => client.persist_with(key.clone(), options).await?,
         (None, false) => true,
     };
     let value = if found { client.get(key).await? } else { None };

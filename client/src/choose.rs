@@ -62,7 +62,7 @@ pub(crate) fn asked(
 pub(crate) fn choose(
     view: &ViewInner,
     asked: Asked,
-    class: Option<Class>,
+    options: &ReadOptions,
     level: ReadLevel,
     what: ReadOperation,
     deadline: Moment,
@@ -88,7 +88,11 @@ pub(crate) fn choose(
         // Names the read and draws its modelled service; who may cancel it is the tie id's secret, not this one's.
         (decision, shadow, ReadId(own.rng.random()))
     };
-    let Decision { plan, not_tied, hold_out, observed } = decision;
+    let Decision { mut plan, not_tied, hold_out, observed } = decision;
+    if let Some(only) = options.node {
+        plan.order.retain(|node| *node == only);
+        plan.width = 1;
+    }
     let first = plan.order.first().filter(|_| plan.width > 1);
     let tie_delay = first.map(|node| ways.tie_delay(*node));
     Chosen {
@@ -97,7 +101,7 @@ pub(crate) fn choose(
         plan,
         read,
         level,
-        class: class.unwrap_or(config.class),
+        class: options.class.unwrap_or(config.class),
         what,
         table,
         tie_delay,

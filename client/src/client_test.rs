@@ -4,6 +4,7 @@ use super::*;
 use crate::fake_node::{CLUSTER, Deed, FakeCluster};
 use crate::options::Level;
 use crate::policy::ReadPolicy;
+use crate::test_support::{connect, run, stale as options, until};
 use crate::{Cause, CopyFate, clock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,32 +14,6 @@ use tiedkv_protocol::request::CopyKind;
 use tiedkv_protocol::response::Failure;
 
 const MS: Duration = Duration::from_millis(1);
-
-fn run<F: Future<Output = ()>>(test: F) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        tokio::time::timeout(Duration::from_secs(60), test).await.expect("the test hangs");
-    });
-}
-
-async fn connect(cluster: &FakeCluster) -> Client {
-    let client = Client::connect(cluster.config()).await.unwrap();
-    client.all_connected(Duration::from_secs(5)).await.unwrap();
-    client
-}
-
-fn options(policy: ReadPolicy) -> ReadOptions {
-    ReadOptions { policy: Some(policy), level: Some(Level::Stale { bound: None }), ..ReadOptions::default() }
-}
-
-/// Waits for a condition that other tasks bring about.
-async fn until(what: &str, holds: impl Fn() -> bool) {
-    let end = clock::now() + Duration::from_secs(10);
-    while !holds() {
-        assert!(clock::now() < end, "never: {what}");
-        tokio::time::sleep(MS).await;
-    }
-}
 
 #[test]
 fn a_tied_read_wins_by_the_second_copy_and_withdraws_the_first() {

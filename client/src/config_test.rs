@@ -1,6 +1,7 @@
 //! Tests of the connection string: each wrong part is named, with what would be right.
 
 use super::*;
+use proptest::prelude::*;
 
 fn error(url: &str) -> String {
     Config::from_url(url).map(|_| ()).expect_err(url).to_string()
@@ -104,4 +105,25 @@ fn the_listed_defaults_are_those_in_force() {
     let said = Config::from_url(&format!("tiedkv://a:1/?{certs}&{}", listed.join("&"))).unwrap();
     let unsaid = Config::from_url(&format!("tiedkv://a:1/?{certs}")).unwrap();
     assert_eq!(format!("{said:?}"), format!("{unsaid:?}"));
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_settings_or_an_error_that_names_a_part(
+        junk in "[a-z0-9:/?&=%.,\\[\\]\u{e4} -]{0,60}",
+        seeds in prop::collection::vec("[a-z0-9.:\\[\\]-]{0,12}", 0..4),
+        names in prop::collection::vec(
+            (prop::sample::select(vec!["certs", "read", "deadline", "policy", "policy.scan", "hedge", "budget", "gate", "x"]),
+             "[a-z0-9.:%+_]{0,8}"),
+            0..5,
+        ),
+    ) {
+        let query: Vec<String> = names.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        for text in [junk, format!("tiedkv://{}/?{}", seeds.join(","), query.join("&"))] {
+            match Config::from_url(&text) {
+                Ok(config) => prop_assert!(config.check().is_ok() && !config.seeds.is_empty(), "{text}"),
+                Err(error) => prop_assert!(!error.to_string().is_empty(), "{text}"),
+            }
+        }
+    }
 }

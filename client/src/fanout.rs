@@ -26,6 +26,9 @@ use tiedkv_protocol::moment::Moment;
 
 /// Keys of one call that are read at the same time; the others follow as these end.
 const KEYS_AT_ONCE: usize = 1_024;
+/// Keys whose copies are handed over before the connections have a turn: so nodes work at the first keys while copies of
+/// the next are made. Doubles with each turn, so that many keys share few writes.
+const FIRST_TURN: usize = 16;
 
 /// A call for many keys, to be sent. Made by [`Client::multi_get`](crate::Client::multi_get).
 #[derive(Clone, Debug)]
@@ -236,18 +239,34 @@ async fn gather(
     let mut ended: Vec<(usize, Result<Read, Error>)> = Vec::new();
     let mut alarm = view.shared.connections().timer.alarm();
     let mut first_error: Option<Error> = None;
+    let mut turn = FIRST_TURN;
     loop {
         match so_far.verdict(clock::now()) {
             Verdict::Whole | Verdict::Partial => return Ok(()),
             Verdict::Hopeless => return Err(first_error.unwrap_or_else(|| nothing(began))),
             Verdict::Wait => {}
         }
-        while next < keys.len() && join.running() < KEYS_AT_ONCE {
+        let until = keys.len().min(next + turn.min(KEYS_AT_ONCE - join.running()));
+        while next < until {
             join.push(read(next));
             next += 1;
         }
+        turn = (2 * turn).min(KEYS_AT_ONCE);
+        let more = next < keys.len() && join.running() < KEYS_AT_ONCE;
+        if more {
+            // These go out now; the connections have their turn before the next are made.
+            poll_fn(|context| {
+                let _ = join.poll_ended(context, &mut ended);
+                Poll::Ready(())
+            })
+            .await;
+            tokio::task::yield_now().await;
+        }
         poll_fn(|context| {
             let now = clock::now();
+            if more {
+                return Poll::Ready(());
+            }
             if let Some(at) = so_far.look_at(now) {
                 alarm.set(at, context.waker());
             } else if so_far.verdict(now) != Verdict::Wait {

@@ -1,30 +1,12 @@
 //! Tests of calls for many keys against scripted nodes over real QUIC.
 
 use super::*;
-use crate::Client;
 use crate::fake_node::{Deed, FakeCluster};
-use crate::options::Level;
 use crate::policy::ReadPolicy;
+use crate::test_support::{connect, run, stale};
 use tiedkv_protocol::request::CopyKind;
 
 const MS: Duration = Duration::from_millis(1);
-
-fn run<F: Future<Output = ()>>(test: F) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        tokio::time::timeout(Duration::from_secs(60), test).await.expect("the test hangs");
-    });
-}
-
-async fn connect(cluster: &FakeCluster) -> Client {
-    let client = Client::connect(cluster.config()).await.unwrap();
-    client.all_connected(Duration::from_secs(10)).await.unwrap();
-    client
-}
-
-fn stale(policy: ReadPolicy) -> ReadOptions {
-    ReadOptions { policy: Some(policy), level: Some(Level::Stale { bound: None }), ..ReadOptions::default() }
-}
 
 /// Which key a copy asks for: `k17` is 17.
 fn number(key: &Bytes) -> u64 {

@@ -60,6 +60,8 @@ pub mod strain;
 pub mod switch_file;
 pub mod switchboard;
 mod tally;
+#[cfg(test)]
+mod test_support;
 mod tied_read;
 mod time_to_live;
 mod timer;

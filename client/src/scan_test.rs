@@ -1,21 +1,15 @@
 //! Scans against scripted nodes: order, limits, tokens, what is fetched ahead, what failures leave.
 
 use super::*;
+use crate::Level;
 use crate::client::Client;
 use crate::copies::Order;
 use crate::fake_node::{Deed, FakeCluster};
 use crate::policy::ReadPolicy;
-use crate::{Level, clock};
+use crate::test_support::{connect, run, until};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use tiedkv_protocol::ids::{ClusterId, NodeId, Position, SHARD_ZERO};
-
-fn run<F: Future<Output = ()>>(test: F) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        tokio::time::timeout(Duration::from_secs(60), test).await.expect("the test hangs");
-    });
-}
+use tiedkv_protocol::ids::{ClusterId, NodeId, Position, SHARD_ZERO, ShardId};
 
 /// Three nodes with `count` keys k000.. and a client.
 async fn bed(count: u32) -> (FakeCluster, Client) {
@@ -23,8 +17,7 @@ async fn bed(count: u32) -> (FakeCluster, Client) {
     let values: BTreeMap<Bytes, Bytes> =
         (0..count).map(|n| (format!("k{n:03}").into(), Bytes::from(vec![n as u8; 10]))).collect();
     cluster.nodes.iter().for_each(|node| node.state.lock().values = values.clone());
-    let client = Client::connect(cluster.config()).await.unwrap();
-    client.all_connected(Duration::from_secs(5)).await.unwrap();
+    let client = connect(&cluster).await;
     (cluster, client)
 }
 
@@ -39,14 +32,6 @@ async fn keys(mut scan: Scan) -> Vec<String> {
         keys.push(String::from_utf8(row.key.to_vec()).unwrap());
     }
     keys
-}
-
-async fn until(what: &str, holds: impl Fn() -> bool) {
-    let end = clock::now() + Duration::from_secs(10);
-    while !holds() {
-        assert!(clock::now() < end, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
 }
 
 fn scans(cluster: &FakeCluster) -> Vec<(NodeId, PageRequest, Class)> {
@@ -235,4 +220,16 @@ proptest! {
             prop_assert_eq!(token.to_string().parse(), Ok(token));
         }
     }
+}
+
+#[test]
+fn a_token_of_another_shard_is_refused() {
+    run(async {
+        let (_cluster, client) = bed(1).await;
+        let own = client.token();
+        client.observe(own).unwrap();
+        let error = client.observe(PositionToken { shard: ShardId(SHARD_ZERO.0 + 1), ..own }).unwrap_err();
+        assert_eq!(error.code(), Some(ErrorCode::BadToken));
+        assert!(error.to_string().contains("only"), "{error}");
+    });
 }

@@ -81,7 +81,7 @@ pub(crate) async fn read(view: &Arc<ViewInner>, whole: Whole<'_>) -> Result<Good
     if !connections.any_link() && !connections.wait(until, |connections| connections.any_link()).await {
         return Err(nobody(view, deadline, began));
     }
-    let chosen = choose(view, asked, options.class, level, what, until, clock::now());
+    let chosen = choose(view, asked, options, level, what, until, clock::now());
     let mut running = Running::new(view, chosen, deadline, options.planned.unwrap_or(began));
     running.feed(Event::Begin);
     running.send_shadow();

@@ -138,4 +138,31 @@ impl Client {
     pub async fn persist(&self, key: impl Into<Bytes>) -> Result<bool, Error> {
         self.own().persist(key, WriteOptions::default()).await
     }
+
+    /// [`Client::touch`] with options.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// As there.
+    pub async fn touch_with(
+        &self,
+        key: impl Into<Bytes>,
+        ttl: Duration,
+        options: WriteOptions,
+    ) -> Result<bool, Error> {
+        self.own().touch(key, ttl, options).await
+    }
+
+    /// [`Client::persist`] with options.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// As there.
+    pub async fn persist_with(&self, key: impl Into<Bytes>, options: WriteOptions) -> Result<bool, Error> {
+        self.own().persist(key, options).await
+    }
 }

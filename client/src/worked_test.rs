@@ -7,7 +7,8 @@ use crate::fake_node::{Deed, FakeCluster};
 use crate::options::{Level, ReadOptions};
 use crate::policy::ReadPolicy;
 use crate::race::Race;
-use crate::{Client, CopyFate, Operation};
+use crate::test_support::{connect_with as connect, run, stale as options, until};
+use crate::{CopyFate, Operation};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use std::time::Duration;
@@ -99,33 +100,6 @@ fn of_500_and_20_ms_the_second_wins_and_the_first_is_withdrawn() {
 fn what_only_measures_withdraws_nothing_and_sends_at_once() {
     assert_eq!(play(ReadPolicy::DUPLICATE, MS * 50, &[MS * 500, MS * 20]), (MS * 20, 1, 2, 0));
     assert_eq!(play(ReadPolicy::HEDGED_UNBUDGETED, MS * 50, &[MS * 500, MS * 20]), (MS * 70, 1, 2, 0));
-}
-
-fn run<F: Future<Output = ()>>(test: F) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        tokio::time::timeout(Duration::from_secs(60), test).await.expect("the test hangs");
-    });
-}
-
-fn options(policy: ReadPolicy) -> ReadOptions {
-    ReadOptions { policy: Some(policy), level: Some(Level::Stale { bound: None }), ..ReadOptions::default() }
-}
-
-async fn until(what: &str, holds: impl Fn() -> bool) {
-    let end = crate::clock::now() + Duration::from_secs(10);
-    while !holds() {
-        assert!(crate::clock::now() < end, "never: {what}");
-        tokio::time::sleep(MS).await;
-    }
-}
-
-async fn connect(cluster: &FakeCluster, change: impl FnOnce(&mut crate::Config)) -> Client {
-    let mut config = cluster.config();
-    change(&mut config);
-    let client = Client::connect(config).await.unwrap();
-    client.all_connected(Duration::from_secs(10)).await.unwrap();
-    client
 }
 
 #[test]

@@ -22,6 +22,13 @@ pub fn patient_url(bed: &Bed) -> String {
     format!("{}&deadline={}s", bed.cluster.url(), PATIENCE.as_secs())
 }
 
+/// Waits until every replica has what was written so far: each call of the tool is a session of its own.
+pub async fn settle(bed: &Bed) {
+    let options = WriteOptions { deadline: Some(PATIENCE), ..WriteOptions::default() };
+    bed.client.delete_with("nothing", options).await.unwrap();
+    bed.until_applied(&bed.nodes(), bed.client.token().position).await;
+}
+
 /// Puts rows many at a time.
 pub async fn fill(client: &Client, rows: impl Iterator<Item = (String, Vec<u8>)>) {
     let mut out = tokio::task::JoinSet::new();

@@ -1,17 +1,21 @@
 //! Random operations against three real nodes and a sorted map: every answer, and the rows of every replica at the end,
-//! are the map's. With ties and without.
+//! are the map's. With ties and without; times to live among them.
 
 use crate::bed::PATIENCE;
 use crate::data::replicated;
 use crate::wire::Wire;
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tiedkv_client::{
-    Client, Conditional, Expect, Level, ReadOptions, ReadPolicy, ScanOptions, ScanRange, WriteOptions,
+    Client, Conditional, Expect, Level, ReadOptions, ReadPolicy, Row, ScanOptions, ScanRange, WriteOptions,
 };
 use tiedkv_protocol::request::ReadLevel;
 
-const STEPS: u32 = 450;
+const STEPS: u32 = 480;
+/// A time to live that does not end within a test, and one that has ended before the next write.
+const LONG: Duration = Duration::from_secs(3_600);
+const BRIEF: Duration = Duration::from_millis(1);
 
 /// Draws that a seed repeats (SplitMix64).
 struct Draws(u64);
@@ -48,9 +52,16 @@ impl Draws {
     }
 }
 
+/// What the map knows of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Known {
+    value: Bytes,
+    expires: bool,
+}
+
 struct Play {
     client: Client,
-    model: BTreeMap<Bytes, Bytes>,
+    model: BTreeMap<Bytes, Known>,
     draws: Draws,
     policy: ReadPolicy,
 }
@@ -71,15 +82,16 @@ impl Play {
 
     fn inside(&self, lo: &Bytes, hi: Option<&Bytes>) -> Vec<(Bytes, Bytes)> {
         let inside = |key: &Bytes| key >= lo && hi.is_none_or(|hi| key < hi);
-        self.model.iter().filter(|(key, _)| inside(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
+        let rows = self.model.iter().filter(|(key, _)| inside(key));
+        rows.map(|(key, known)| (key.clone(), known.value.clone())).collect()
     }
 
     async fn step(&mut self) {
-        match self.draws.below(15) {
+        match self.draws.below(18) {
             0..=4 => {
                 let (key, value) = (self.draws.key(), self.draws.value());
                 self.client.put_with(key.clone(), value.clone(), self.write()).await.unwrap();
-                self.model.insert(key, value);
+                self.model.insert(key, Known { value, expires: false });
             }
             5 => {
                 let key = self.draws.key();
@@ -89,7 +101,10 @@ impl Play {
             6 | 7 => {
                 let key = self.draws.key();
                 let read = self.client.get_with(key.clone(), self.read()).await.unwrap();
-                assert_eq!(read.value.map(|value| value.value).as_ref(), self.model.get(&key), "get {key:?}");
+                let left = read.value.as_ref().and_then(|value| value.remaining);
+                assert!(left.is_none_or(|left| left <= LONG && left > LONG / 2), "{key:?}: {left:?}");
+                let found = read.value.map(|value| Known { value: value.value, expires: left.is_some() });
+                assert_eq!(found.as_ref(), self.model.get(&key), "get {key:?}");
                 assert_eq!(self.client.exists(key.clone()).await.unwrap(), self.model.contains_key(&key));
             }
             8 | 9 => self.scan().await,
@@ -101,11 +116,14 @@ impl Play {
             11 => {
                 let (key, by) = (Bytes::from_static(b"n"), self.draws.below(2_000) as i64 - 1_000);
                 let counted = self.client.increment(key.clone(), by).await.unwrap();
-                let before = self.model.get(&key).map_or(0, text_number);
-                assert_eq!(counted.number, Some(before + by));
-                self.model.insert(key, (before + by).to_string().into());
+                let before = self.model.get(&key);
+                let (number, expires) =
+                    before.map_or((0, false), |known| (text_number(&known.value), known.expires));
+                assert_eq!(counted.number, Some(number + by));
+                self.model.insert(key, Known { value: (number + by).to_string().into(), expires });
             }
             12 | 13 => self.conditional().await,
+            14..=16 => self.time_to_live().await,
             _ => {
                 let (lo, hi) = (self.draws.key(), self.draws.key());
                 // A small part, so that there is something left.
@@ -123,7 +141,7 @@ impl Play {
     /// A put if the key is as the model says, or if it is not.
     async fn conditional(&mut self) {
         let (key, value) = (self.draws.key(), self.draws.value());
-        let known = self.model.get(&key).cloned();
+        let known = self.model.get(&key).map(|known| known.value.clone());
         let right = self.draws.below(2) == 0;
         let expect = match (&known, right) {
             (None, true) => Expect::Absent,
@@ -141,7 +159,39 @@ impl Play {
             }
         }
         if right {
-            self.model.insert(key, value);
+            self.model.insert(key, Known { value, expires: false });
+        }
+    }
+
+    /// A key that gets a time, another time, or none; or one that is gone by the next write.
+    async fn time_to_live(&mut self) {
+        let (key, value) = (self.draws.key(), self.draws.value());
+        match self.draws.below(5) {
+            0 | 1 => {
+                self.client.put_for_with(key.clone(), value.clone(), LONG, self.write()).await.unwrap();
+                self.model.insert(key, Known { value, expires: true });
+            }
+            2 => {
+                let touched = self.client.touch_with(key.clone(), LONG, self.write()).await.unwrap();
+                assert_eq!(touched, self.model.contains_key(&key), "touch {key:?}");
+                self.model.entry(key).and_modify(|known| known.expires = true);
+            }
+            3 => {
+                let kept = self.client.persist_with(key.clone(), self.write()).await.unwrap();
+                assert_eq!(kept, self.model.contains_key(&key), "persist {key:?}");
+                self.model.entry(key).and_modify(|known| known.expires = false);
+            }
+            _ => {
+                self.client.put_for_with(key.clone(), value.clone(), BRIEF, self.write()).await.unwrap();
+                // The leader's clock passes the end, and the next entry's stamp says so.
+                tokio::time::sleep(5 * BRIEF).await;
+                let other = Bytes::from_static(b"stamp");
+                self.client.put_with(other.clone(), value.clone(), self.write()).await.unwrap();
+                self.model.insert(other, Known { value, expires: false });
+                self.model.remove(&key);
+                let read = self.client.get_with(key.clone(), self.read()).await.unwrap();
+                assert_eq!(read.value, None, "{key:?} has expired");
+            }
         }
     }
 
@@ -203,11 +253,19 @@ async fn every_answer_and_the_rows_of_every_replica_are_those_of_a_sorted_map() 
         }
     }
     assert!(play.model.len() > 10, "{} rows at the end", play.model.len());
+    assert!(play.model.values().any(|known| known.expires), "no key with a time at the end");
     let seen = play.client.token().position;
+    let mut versions = Vec::new();
     for node in bed.cluster.nodes() {
         let mut wire = Wire::connect(&bed.cluster.certs(), node.ports().client()).await;
         let rows = wire.rows(ReadLevel::Session { seen }).await;
-        let rows: BTreeMap<Bytes, Bytes> = rows.into_iter().map(|row| (row.key, row.value)).collect();
+        versions.push(rows.iter().map(|row| row.version).collect::<Vec<_>>());
+        let known = |row: Row| (row.key, Known { value: row.value, expires: row.remaining_ms.is_some() });
+        let rows: BTreeMap<Bytes, Known> = rows.into_iter().map(known).collect();
         assert_eq!(rows, play.model, "{} with seed {seed}", node.id());
     }
+    assert!(
+        versions.iter().all(|of_node| *of_node == versions[0]),
+        "versions differ between replicas: {versions:?}"
+    );
 }

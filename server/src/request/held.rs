@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tiedkv_protocol::ids::NodeId;
 use tiedkv_protocol::moment::Moment;
-use tiedkv_protocol::request::ReadRequest;
+use tiedkv_protocol::request::{Class, ReadRequest};
 
 /// No worker serves the copy.
 const NOBODY: u32 = u32::MAX;
@@ -177,6 +177,14 @@ impl Work {
     /// True for a copy of a get.
     pub fn is_get(&self) -> bool {
         matches!(self, Self::Copy(copy) if copy.page.is_none())
+    }
+
+    /// The class of a page of a scan.
+    pub fn class_of_page(&self) -> Option<Class> {
+        match self {
+            Self::Copy(copy) if copy.page.is_some() => Some(copy.request.class),
+            Self::Copy(_) | Self::Job(_) => None,
+        }
     }
 
     /// True for a copy that ended before its start.

@@ -162,6 +162,11 @@ impl<T> Lane<T> {
         self.len() == 0
     }
 
+    /// Whether anything of a higher class than this is in memory.
+    pub fn any_before(&self, class: Class) -> bool {
+        self.classes[..class as usize].iter().any(|queue| queue.len() > 0)
+    }
+
     /// All entries in memory with class, extra and ticket: classes in order, first copies before extra ones.
     pub fn iter(&self) -> impl Iterator<Item = (Class, bool, Ticket, &T)> {
         CLASSES.into_iter().zip(&self.classes).flat_map(|(class, queue)| {

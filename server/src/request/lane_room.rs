@@ -20,6 +20,7 @@ use std::sync::atomic::{
 use std::time::Duration;
 use tiedkv_protocol::ids::Position;
 use tiedkv_protocol::moment::Moment;
+use tiedkv_protocol::request::Class;
 
 /// One lane of a node.
 pub struct LaneRoom {
@@ -40,6 +41,8 @@ struct LaneState {
     workers: usize,
     /// Workers that serve something that is no get, and so are not to be waited for.
     long: SmallVec<[usize; 8]>,
+    /// Those of them at a page of a scan that gives way to a higher class, and its class.
+    pages: SmallVec<[(usize, Class); 8]>,
     brisk: Brisk,
     barriers_asked: u64,
     barriers_open: BTreeSet<u64>,
@@ -114,6 +117,7 @@ impl LaneRoom {
                 idle: SmallVec::new(),
                 workers,
                 long: SmallVec::new(),
+                pages: SmallVec::new(),
                 brisk: Brisk::default(),
                 barriers_asked: 0,
                 barriers_open: BTreeSet::new(),
@@ -175,10 +179,10 @@ impl LaneRoom {
                 self.note(lane);
                 Joined::Full
             }
-            Pushed::Queued => self.joined(lane, shed, brisk),
+            Pushed::Queued => self.joined(lane, shed, brisk, copy.request.class),
             Pushed::QueuedInsteadOf(work) => {
                 shed.extend(copy_of(work));
-                self.joined(lane, shed, brisk)
+                self.joined(lane, shed, brisk, copy.request.class)
             }
         }
     }
@@ -188,14 +192,15 @@ impl LaneRoom {
         let mut lane = self.lane.lock();
         let class = copy.request.class;
         lane.queue.push_again(Work::Copy(copy), class);
-        self.wake_after(lane)
+        self.wake_after(lane, class)
     }
 
     /// Copies that were set aside go back to their place. Call with the stripe locked. Returns whom to wake.
     pub fn put_back(&self, waiting: Waiting<Work>) -> Called {
         let mut lane = self.lane.lock();
+        let class = waiting.class;
         lane.queue.put_back(waiting);
-        self.wake_after(lane)
+        self.wake_after(lane, class)
     }
 
     /// A copy was withdrawn while it was queued. Call with its stripe locked.
@@ -217,6 +222,7 @@ impl LaneRoom {
         let mut lane = self.lane.lock();
         lane.idle.retain(|idle| idle.worker != worker);
         lane.long.retain(|busy| *busy != worker);
+        lane.pages.retain(|(busy, _)| *busy != worker);
         let shed = lane.admit_jobs(now);
         if !shed.is_empty() {
             return Next::Shed(shed);
@@ -314,9 +320,20 @@ impl LaneRoom {
         (wake, lane.brisk.watched().then(|| now + LOOK_EVERY))
     }
 
-    fn joined(&self, mut lane: MutexGuard<'_, LaneState>, shed: Shed, brisk: Option<Duration>) -> Joined {
+    /// Whether a worker is at a page and nobody of a higher class has come since it began.
+    pub fn keeps_page(&self, worker: usize) -> bool {
+        self.lane.lock().pages.iter().any(|(busy, _)| *busy == worker)
+    }
+
+    fn joined(
+        &self,
+        mut lane: MutexGuard<'_, LaneState>,
+        shed: Shed,
+        brisk: Option<Duration>,
+        class: Class,
+    ) -> Joined {
         let wake = match brisk {
-            None => lane.whom_to_wake(),
+            None => lane.whom_to_wake_for(class),
             Some(service) => self.joined_brisk(&mut lane, service),
         };
         self.note(lane);
@@ -335,8 +352,8 @@ impl LaneRoom {
         }
     }
 
-    fn wake_after(&self, mut lane: MutexGuard<'_, LaneState>) -> Called {
-        let wake = lane.whom_to_wake();
+    fn wake_after(&self, mut lane: MutexGuard<'_, LaneState>, class: Class) -> Called {
+        let wake = lane.whom_to_wake_for(class);
         self.note(lane);
         wake
     }
@@ -355,6 +372,17 @@ impl LaneState {
         at.map_or(Called::Nobody, |at| Called::Worker(self.idle.remove(at).worker))
     }
 
+    /// The same; with no worker idle, one whose page gives way to this class.
+    fn whom_to_wake_for(&mut self, class: Class) -> Called {
+        match self.whom_to_wake() {
+            Called::Nobody => {
+                let at = self.pages.iter().position(|(_, page)| class < *page);
+                at.map_or(Called::Nobody, |at| Called::Worker(self.pages.remove(at).0))
+            }
+            called => called,
+        }
+    }
+
     /// A worker took this. What is no get may take long: whoever was left to this worker gets another.
     fn popped(&mut self, work: &Work, worker: usize) -> Called {
         self.brisk.popped();
@@ -362,6 +390,10 @@ impl LaneState {
             return Called::Nobody;
         }
         self.long.push(worker);
+        // A page that was taken in spite of others, because its turn had come, runs its chunk to the end.
+        if let Some(class) = work.class_of_page().filter(|class| !self.queue.any_before(*class)) {
+            self.pages.push((worker, class));
+        }
         let alone = self.idle.len() + self.long.len() >= self.workers;
         if alone && !self.queue.is_empty() { self.whom_to_wake() } else { Called::Nobody }
     }

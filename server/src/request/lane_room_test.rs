@@ -10,7 +10,7 @@ use crate::storage::scan::PageProgress;
 use bytes::Bytes;
 use std::time::Duration;
 use tiedkv_protocol::ids::{CallerId, NodeId};
-use tiedkv_protocol::request::Disturbance;
+use tiedkv_protocol::request::{Class, Disturbance, ReadRequest};
 use tiedkv_protocol::response::ReadReply;
 use tiedkv_protocol::scan::{Columns, PageRequest};
 
@@ -89,10 +89,7 @@ fn lane_room_a_brisk_lane_leaves_what_comes_to_the_worker_awake_until_that_is_st
     assert_eq!(park(&room, 1, now), None);
 }
 
-#[test]
-fn lane_room_a_page_is_not_waited_for() {
-    let (room, brisk) = (room(), Some(Duration::from_micros(5)));
-    (0..3).for_each(|worker| assert_eq!(park(&room, worker, Moment(0)), None));
+fn page(request: u64, class: Class) -> Arc<HeldCopy> {
     let caller = Caller { id: CallerId(7), connection: 1, replies: Arc::new(Nobody) };
     let all = PageRequest {
         lo: Bytes::new(),
@@ -105,7 +102,35 @@ fn lane_room_a_page_is_not_waited_for() {
     let page = HeldPage::new(PageProgress::new(all), &Arc::default(), 1);
     let admission =
         Admission { lane: 0, admitted: Moment(0), deadline: Moment(0) + 1_000 * MS, barrier: None, page };
-    let copy = Arc::new(HeldCopy::new(caller, read(9), admission));
+    Arc::new(HeldCopy::new(caller, ReadRequest { class, ..read(request) }, admission))
+}
+
+#[test]
+fn lane_room_a_page_gives_way_once_to_what_goes_first_and_to_nothing_else() {
+    let room = room();
+    assert_eq!(park(&room, 0, Moment(0)), None);
+    let scan = page(9, Class::Batch);
+    assert!(matches!(room.join(&scan, Moment(0), None), Joined::Queued { wake: Called::Worker(0), .. }));
+    assert!(matches!(room.next(0, Moment(0)), Next::Work(..)) && room.keeps_page(0));
+    assert!(matches!(room.join_again(page(8, Class::Batch)), Called::Nobody), "its own class waits");
+    assert!(room.keeps_page(0));
+    assert_eq!(join(&room, 1, Moment(0)), Some(0), "an interactive read does not");
+    assert!(!room.keeps_page(0));
+    assert_eq!(join(&room, 2, Moment(0)), None, "it was told already");
+    // The page queues again, and the two go first.
+    assert_eq!(room.join_again(scan), Called::Nobody);
+    for _ in 0..2 {
+        assert!(matches!(room.next(0, Moment(0)), Next::Work(work, ..) if work.class == Class::Interactive));
+    }
+    assert!(matches!(room.next(0, Moment(0)), Next::Work(work, ..) if work.class == Class::Batch));
+    assert!(room.keeps_page(0), "it may be told again");
+}
+
+#[test]
+fn lane_room_a_page_is_not_waited_for() {
+    let (room, brisk) = (room(), Some(Duration::from_micros(5)));
+    (0..3).for_each(|worker| assert_eq!(park(&room, worker, Moment(0)), None));
+    let copy = page(9, Class::Interactive);
     assert!(matches!(room.join(&copy, Moment(0), brisk), Joined::Queued { wake: Called::Worker(2), .. }));
     assert_eq!(called(&room, 1, Moment(0), brisk), Called::Keeper);
     assert!(matches!(room.next(2, Moment(0)), Next::Work(_, _, Called::Worker(1))), "a get waits behind the page");

@@ -219,7 +219,12 @@ impl Worker {
         let path = &self.path;
         let operation =
             Operation { from: now, left: copy.left(), chunk_max: path.config.chunk_max, deadline: copy.deadline };
-        let spent = operate(&self.parker, pace, operation, || self.told(copy.state.phase().must_stop()));
+        let lane = path.lane(copy);
+        let gives_way = copy.page.is_some() && lane.keeps_page(self.index);
+        let spent = operate(&self.parker, pace, operation, || match self.told(copy.state.phase().must_stop()) {
+            Told::GoOn if gives_way && !lane.keeps_page(self.index) => Told::GiveWay,
+            told => told,
+        });
         path.counters.stalled_us.add_time(spent.stalled);
         match spent.left {
             Left::Done => match self.read(copy) {

@@ -28,11 +28,17 @@ pub struct Operation {
 pub enum Told {
     /// Nothing.
     GoOn,
+    /// The operation is to give its worker up for a while, as soon as a piece of it is served.
+    GiveWay,
     /// The operation is to stop: yield or withdraw. A stall goes on to its end.
     Stop,
     /// The node closes: everything ends, also a stall.
     Close,
 }
+
+/// What is served in one go: an operation that gives way does so behind a multiple of this. A chunk of a scan stands for
+/// many small requests to its device.
+pub const PIECE: Duration = Duration::from_micros(500);
 
 /// How an operation left its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,14 +80,21 @@ pub fn operate(parker: &Parker, pace: &Pace, operation: Operation, told: impl Fn
                 wait_until(parker, end, || told() == Told::Close);
                 stalled += end.since(at);
                 at = end;
-                if told() != Told::GoOn {
+                if matches!(told(), Told::Stop | Told::Close) {
                     break Left::Stopped;
                 }
             }
             DevicePhase::Serving(end) => {
-                let end = end.min(at + chunk).min(deadline.max(at));
+                let mut end = end.min(at + chunk).min(deadline.max(at));
                 if wait_until(parker, end, || told() != Told::GoOn) {
-                    break Left::Stopped;
+                    if told() == Told::GiveWay {
+                        let pieces = clock::now().since(at).as_nanos() / PIECE.as_nanos() + 1;
+                        end = end.min(at + PIECE * u32::try_from(pieces).unwrap_or(u32::MAX));
+                        chunk = chunk.min(end.since(at));
+                    }
+                    if wait_until(parker, end, || matches!(told(), Told::Stop | Told::Close)) {
+                        break Left::Stopped;
+                    }
                 }
                 let served = end.since(at);
                 left = left.saturating_sub(served);

@@ -88,6 +88,27 @@ fn chunks_and_deadlines_cut() {
     assert_eq!(operate(&parker, &quiet(), operation(Duration::ZERO), || Told::Stop).left, Left::Done);
 }
 
+#[test]
+fn an_operation_that_gives_way_does_so_behind_a_piece_and_keeps_what_is_left() {
+    let (parker, asked) = (Parker::new(), AtomicBool::new(false));
+    let unparker = parker.unparker().clone();
+    let whole = Duration::from_secs(10);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            asked.store(true, SeqCst);
+            unparker.unpark();
+        });
+        let told = || if asked.load(SeqCst) { Told::GiveWay } else { Told::GoOn };
+        let spent = operate(&parker, &quiet(), operation(whole), told);
+        let Left::Chunk(left) = spent.left else { panic!("{spent:?}") };
+        let served = whole - left;
+        assert!(served >= PIECE && served < Duration::from_secs(5), "{served:?}");
+        assert_eq!(served.as_nanos() % PIECE.as_nanos(), 0, "{served:?}");
+    });
+    // What is shorter than a piece is simply served.
+    assert_eq!(operate(&parker, &quiet(), operation(PIECE / 2), || Told::GiveWay).left, Left::Done);
+}
+
 /// Prints what a wait overshoots; the bound is loose because CI machines are busy.
 #[test]
 fn overshoot_is_small() {
