@@ -5,7 +5,7 @@ use crate::bench_data::BenchData;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use tiedkv_benches::load::keys::Spread;
-use tiedkv_benches::load::mix::Mix;
+use tiedkv_benches::load::mix::{Mix, Op};
 use tiedkv_benches::load::workload::Sizes;
 
 #[derive(Debug, Subcommand)]
@@ -44,6 +44,7 @@ pub struct BenchPing {
 #[command(after_help = "\
 Examples:
   tiedkv bench run --cluster \"$URL\" --rate 2000 --duration 30s --policies untied,tied2 --hdr run.hlog
+  tiedkv bench run --cluster \"$URL\" --op put --concurrency 256 --duration 10s --json run.json
   tiedkv bench run --cluster \"$URL\" --mix get=85,multi_get=5,put=9,scan=1 --spread zipf --duration 30s
 
 With --rate latencies run from the planned send, so that a server that stands still shows; with --concurrency they
@@ -58,9 +59,12 @@ pub struct BenchRun {
     /// Callers, each with one call out at a time (closed loop)
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub concurrency: u32,
-    /// What calls do: kinds (get, multi_get, put, scan) and their weights
-    #[arg(long, value_name = "KIND=WEIGHT,...", default_value = "get=1")]
-    pub mix: Mix,
+    /// What calls do: get, multi_get, put or scan
+    #[arg(long, value_name = "KIND", default_value = "get")]
+    pub op: Op,
+    /// Several kinds of calls and their weights, instead of --op
+    #[arg(long, value_name = "KIND=WEIGHT,...", conflicts_with = "op")]
+    pub mix: Option<Mix>,
     /// Keys of a multi_get
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub width: u32,

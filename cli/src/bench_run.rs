@@ -12,7 +12,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tiedkv_benches::load::hdr;
-use tiedkv_benches::load::mix::Op;
+use tiedkv_benches::load::mix::{Mix, Op};
 use tiedkv_benches::load::mixed::{Calls, Figures, Handle, Mixed, Pace, run as play};
 use tiedkv_benches::load::preload::{Writes, preload};
 use tiedkv_benches::load::workload::Workload;
@@ -98,7 +98,7 @@ fn plan(args: &BenchRun) -> Result<Mixed> {
     }
     Ok(Mixed {
         pace,
-        mix: args.mix,
+        mix: args.mix.unwrap_or(Mix::only(args.op)),
         width: args.width,
         rows: args.rows,
         workload: Workload { count: args.keys, sizes: args.value_bytes },

@@ -32,6 +32,19 @@ impl Op {
     }
 }
 
+/// A name that is no kind of call.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no kind of call: want get, multi_get, put or scan")]
+pub struct BadOp(String);
+
+impl FromStr for Op {
+    type Err = BadOp;
+
+    fn from_str(text: &str) -> Result<Self, BadOp> {
+        Self::ALL.into_iter().find(|op| op.name() == text).ok_or_else(|| BadOp(text.to_owned()))
+    }
+}
+
 /// Weights of the kinds: `get=90,put=10`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
@@ -85,7 +98,7 @@ impl FromStr for Mix {
         let mut weights: [Option<u32>; 4] = [None; 4];
         for pair in text.split(',') {
             let (name, weight) = pair.split_once('=').ok_or_else(bad)?;
-            let op = Op::ALL.into_iter().find(|op| op.name() == name).ok_or_else(bad)?;
+            let op: Op = name.parse().map_err(|_| bad())?;
             let weight = weight.parse().ok().filter(|weight| *weight <= 1_000_000).ok_or_else(bad)?;
             if weights[op as usize].replace(weight).is_some() {
                 return Err(bad());
@@ -116,6 +129,8 @@ mod tests {
         assert_eq!(mix.to_string(), "get=85,put=10,scan=5");
         assert_eq!((mix.share(Op::Put), mix.share(Op::MultiGet)), (0.10, 0.0));
         assert_eq!(Mix::only(Op::Put).to_string(), "put=1");
+        assert_eq!("multi_get".parse(), Ok(Op::MultiGet));
+        assert!("puts".parse::<Op>().is_err());
         for wrong in ["", "get", "get=0", "get=1,get=2", "del=1", "get=-1", "get=1000001"] {
             assert!(wrong.parse::<Mix>().is_err(), "{wrong}");
         }
