@@ -7,5 +7,6 @@
 mod check;
 mod model;
 mod powercut;
+mod raftsim;
 mod sim;
 mod tidy;

@@ -105,7 +105,7 @@ impl Command {
             Self::Demo(_)
             | Self::Start(_)
             | Self::Certs(_)
-            | Self::Bench(Bench::Busy(_) | Bench::Writes(_) | Bench::Data(_)) => None,
+            | Self::Bench(Bench::Busy(_) | Bench::Writes(_) | Bench::Data(_) | Bench::Levels(_)) => None,
             Self::Completions(_) | Self::Man => None,
             Self::Incr(args) => Some(&mut args.connect),
             Self::Ttl(args) => Some(&mut args.connect),

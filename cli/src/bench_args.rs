@@ -20,6 +20,8 @@ pub enum Bench {
     Writes(BenchWrites),
     /// Starts three servers on this machine and prints what scans, imports and calls for many keys cost
     Data(BenchData),
+    /// Starts three servers on this machine and prints what guarantees cost, as ratios
+    Levels(BenchLevels),
 }
 
 #[derive(Debug, Args)]
@@ -180,4 +182,17 @@ pub struct BenchWrites {
     /// Also write the figures to FILE
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  tiedkv bench levels --rounds 1 --seconds 1")]
+pub struct BenchLevels {
+    /// Rounds of all figures, one after another; the table shows their medians
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Seconds of each figure of a round
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub seconds: u32,
 }

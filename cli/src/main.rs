@@ -7,6 +7,7 @@ mod base64;
 mod bench_args;
 mod bench_busy;
 mod bench_data;
+mod bench_levels;
 mod bench_ping;
 mod bench_run;
 mod bench_writes;
@@ -137,6 +138,7 @@ async fn dispatch(mut cli: Cli) -> anyhow::Result<End> {
         Command::Policy(args) => policy::run(&args, table).await,
         Command::Bench(Bench::Busy(args)) => bench_busy::run(&args, table).await,
         Command::Bench(Bench::Ping(args)) => bench_ping::run(&args, table).await,
+        Command::Bench(Bench::Levels(args)) => bench_levels::run(&args, table).await,
         Command::Bench(Bench::Writes(args)) => bench_writes::run(&args, table).await,
         Command::Bench(Bench::Data(args)) => bench_data::run(&args, table).await,
         Command::Bench(Bench::Run(args)) => bench_run::run(&args, table).await,

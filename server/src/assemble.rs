@@ -211,6 +211,7 @@ pub(crate) fn request(config: &Config, node: NodeId, realtime: bool) -> RequestC
         queue_max: config.queue_max,
         aside_max: config.aside_max,
         aside_limit: config.aside_limit,
+        barrier_limit: config.barrier_limit,
         recent_ties_max: config.recent_ties_max,
         time_left_max: config.time_left_max,
         caller_in_flight_max: config.caller_in_flight_max,

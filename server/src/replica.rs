@@ -85,6 +85,12 @@ pub struct LogStatus {
     pub snapshot: Position,
     /// The log is cut up to here.
     pub purged: Position,
+    /// States hashed since the start, to be compared with those of the other replicas.
+    #[serde(default)]
+    pub checks_total: u64,
+    /// Of these, not the same on all replicas: an alarm.
+    #[serde(default)]
+    pub checks_differed_total: u64,
 }
 
 /// What a node asks of its replica besides reads and writes.

@@ -1,45 +1,32 @@
 //! A disk whose fsync or write fails: the node stops acknowledging, says why, and ends; the others go on. The calls of
-//! a real process are made to fail (`failing_disk.c`, preloaded), not a switch in the code that ships.
+//! a real process are made to fail (`tests/powercut/powercut.c`, preloaded), not a switch in the code that ships.
 
 use crate::bed::{Bed, PATIENCE};
 use crate::writers::Callers;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use tiedkv_benches::cluster::local::ClusterSpec;
 use tiedkv_benches::cluster::{Device, Storage};
-
-/// A program that starts nodes with the preloaded library; each looks for its wishes beside its settings file.
-fn wrapped(folder: &Path) -> PathBuf {
-    let library = folder.join("failing_disk.so");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/cluster/failing_disk.c");
-    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).args([&library, &source]).status();
-    assert!(compiled.expect("a C compiler, as ring needs one").success());
-    let program = folder.join("node");
-    // $3 is the settings file: start --config FILE
-    let script = format!(
-        "#!/bin/sh\nFAIL_FILE=\"$(dirname \"$3\")/fail\" LD_PRELOAD={} exec {} \"$@\"\n",
-        library.display(),
-        env!("CARGO_BIN_EXE_tiedkv")
-    );
-    std::fs::write(&program, script).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    program
-}
+use tiedkv_tests::powercut::library::{FAIL_FILE, wrap};
 
 #[tokio::test]
 async fn a_failed_fsync_or_write_ends_the_node_with_its_reason_and_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let mut spec = ClusterSpec::of(wrapped(folder.path()));
+    let mut spec = ClusterSpec::of(wrap(folder.path(), Path::new(env!("CARGO_BIN_EXE_tiedkv"))).unwrap());
     spec.settings.device = Device::Real;
     spec.settings.storage = Storage::Disk;
     let mut bed = Bed::of(spec).await;
-    for (wish, of_the_leader) in [("sync", true), ("sync", false), ("write", true), ("state", true)] {
+    let wishes = [
+        ("fsync /data/log/", true),
+        ("fsync /data/log/", false),
+        ("write /data/log/", true),
+        ("write /data/state/", true),
+    ];
+    for (wish, of_the_leader) in wishes {
         let node = if of_the_leader { bed.leader().await } else { bed.followers().await[0] };
         let callers = Callers::start(&bed.client, 3, 1, Some(PATIENCE));
         callers.go_on(50).await;
         let local = &bed.cluster.nodes()[node.0 as usize - 1];
-        let (wishes, log) = (local.folder().join("fail"), local.log().to_owned());
+        let (wishes, log) = (local.folder().join(FAIL_FILE), local.log().to_owned());
         std::fs::write(&wishes, wish).unwrap();
         let status = bed.cluster.wait_stopped(node, PATIENCE).await.unwrap();
         let said = std::fs::read_to_string(log).unwrap();

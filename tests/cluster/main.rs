@@ -17,7 +17,6 @@ mod bystander;
 mod cancels;
 mod clock;
 mod conditional;
-mod cost;
 mod data;
 mod data_live;
 mod data_load;

@@ -1,4 +1,5 @@
 //! The nemesis, short: twenty seconds of faults against real processes under a mixed load, and every promise judged.
+//! Longer: `cargo run --release -p tiedkv-tests --bin nemesis -- --minutes N --seed S`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +15,7 @@ async fn play(seed: u64, nodes: usize, seconds: u64) {
     };
     let report = run(&settings, |line| println!("{line}")).await.unwrap_or_else(|why| panic!("seed {seed}: {why}"));
     assert_eq!(report.violations, [], "seed {seed}: {} calls; kept in {:?}", report.operations, settings.kept);
-    assert!(report.operations > 500, "seed {seed}: only {} calls", report.operations);
+    assert!(report.operations > 300, "seed {seed}: only {} calls", report.operations);
     assert!(
         report.operations > 2 * report.failed,
         "seed {seed}: {} of {} failed",
@@ -24,14 +25,15 @@ async fn play(seed: u64, nodes: usize, seconds: u64) {
     assert!(report.faults.len() > 3, "{:?}", report.faults);
 }
 
+/// Three clusters at once: they wait more than they work.
 #[tokio::test]
-#[ignore = "long: 20 s of faults and a load of its own"]
-async fn every_promise_holds_for_twenty_seconds() {
-    play(1, 3, 20).await;
+#[ignore = "long: three clusters under faults for 20 s; ran green once, on a busy machine"]
+async fn every_promise_holds_for_twenty_seconds_of_three_seeds() {
+    tokio::join!(play(1, 3, 20), play(2, 3, 20), play(3, 3, 20));
 }
 
 #[tokio::test]
-#[ignore = "long: three seeds on three nodes, one on five"]
+#[ignore = "long: a minute each, three seeds on three nodes, one on five"]
 async fn every_promise_holds_for_more_seeds_and_nodes() {
     for (seed, nodes) in [(2, 3), (3, 3), (4, 3), (5, 5)] {
         play(seed, nodes, 60).await;

@@ -1,18 +1,17 @@
-/* A disk whose power can be cut: an LD_PRELOAD library.
+/* A disk whose power can be cut, that fails or is slow: an LD_PRELOAD library.
  *
- * Of every file under POWERCUT_ROOT it appends to POWERCUT_JOURNAL what was written and when it was synced, one record
- * per call and in the order in which the calls took effect. `powercut/replay.rs` builds, for any prefix of the journal, the
- * folder as a disk may hold it that lost its power there: bytes of files as of their last fsync or fdatasync, entries of
- * folders as of their last fsync. The entries are read when the folder is synced, so renames and unlinks need no hook of
- * their own, whichever way they are made.
+ * Of every file under POWERCUT_ROOT it appends to POWERCUT_JOURNAL what was made, written and synced, one record per call
+ * and in the order in which the calls took effect. `powercut/replay.rs` builds, for any prefix of the journal, a folder
+ * that a disk may hold which lost its power there. The entries of a folder are read when it is synced and after each call
+ * that makes, renames or removes one; a rename past libc is seen at the next of these.
  *
  * It also lets calls fail or take long:
  *   POWERCUT_FAIL=CALL:N:ERRNO        CALL is write or fsync; the N-th such call under the root and all later ones
- *   POWERCUT_FAIL_WHILE=FILE:ERRNO    all writes and syncs while FILE exists
+ *   POWERCUT_FAIL_WHILE=FILE:ERRNO    while FILE exists; it says "CALL PART": such calls on files with PART in their path
  *   POWERCUT_SLOW_WHILE=FILE:MICROS   syncs take so much longer while FILE exists
  *
  * It aborts on ways of writing that it does not follow: shared writable mappings, fallocate, sendfile, copy_file_range,
- * splice, pwritev2 and hard links. It follows no process beside the one it is loaded into.
+ * splice, pwritev2, hard links and files without a name. It follows no process beside the one it is loaded into.
  *
  * Record: u8 kind, u64 inode, u64 number, u32 length of path, u32 length of data (little-endian), path, data. */
 #define _GNU_SOURCE
@@ -32,7 +31,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { WRITE = 1, TRUNCATE = 2, SYNC = 3, SYNC_FOLDER = 4, CREATE = 5 };
+enum { WRITE = 1, TRUNCATE = 2, SYNC = 3, SYNC_FOLDER = 4, CREATE = 5, ENTRIES = 6 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -85,12 +84,12 @@ static int ours(int fd, struct stat *is, char *path) {
     char link[64];
     pthread_once(&once, begin);
     if (!root_length || fd < 0 || fd == journal) return 0;
+    if (fstat(fd, is) || !(S_ISREG(is->st_mode) || S_ISDIR(is->st_mode))) return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = syscall(SYS_readlinkat, AT_FDCWD, link, path, 4095);
     if (length <= (ssize_t)root_length - 1 || length < 0) return 0;
     path[length] = 0;
-    if (strncmp(path, root, root_length) || (path[root_length] && path[root_length] != '/')) return 0;
-    return fstat(fd, is) == 0 && (S_ISREG(is->st_mode) || S_ISDIR(is->st_mode));
+    return !strncmp(path, root, root_length) && (!path[root_length] || path[root_length] == '/');
 }
 
 static void put(const void *bytes, size_t length) {
@@ -117,12 +116,26 @@ static void record(int kind, uint64_t inode, uint64_t number, const char *path, 
     if (length) put(data, length);
 }
 
+/* Does the file of wishes ask for the failure of this call? */
+static int wished(int call, const char *path) {
+    char wish[256];
+    int wishes = while_errno ? (int)syscall(SYS_openat, AT_FDCWD, while_path, O_RDONLY | O_CLOEXEC, 0) : -1;
+    if (wishes < 0) return 0;
+    long got = syscall(SYS_read, wishes, wish, sizeof wish - 1);
+    syscall(SYS_close, wishes);
+    if (got <= 0) return 0;
+    wish[got] = 0;
+    char *part = strchr(wish, ' ');
+    if (!part) return 0;
+    *part++ = 0;
+    return !strcmp(wish, call == 2 ? "fsync" : "write") && strstr(path, part);
+}
+
 /* The errno with which this call fails, or 0. Called with the lock held. */
-static int fails(int call) {
+static int fails(int call, const char *path) {
     long number = ++counted[call];
     if (fail_call == call && number >= fail_from) return fail_errno;
-    if (while_errno && !syscall(SYS_faccessat, AT_FDCWD, while_path, F_OK)) return while_errno;
-    return 0;
+    return wished(call, path) ? while_errno : 0;
 }
 
 static ssize_t write_at(int fd, const struct iovec *parts, int count, off_t at, int positioned) {
@@ -132,14 +145,12 @@ static ssize_t write_at(int fd, const struct iovec *parts, int count, off_t at, 
         return positioned ? REAL(pwritev64)(fd, parts, count, at) : REAL(writev)(fd, parts, count);
     }
     pthread_mutex_lock(&lock);
-    int error = fails(1);
+    int error = fails(1, path);
     ssize_t done = -1;
     if (!error && fstat(fd, &is) == 0) {
         if (!positioned) at = fcntl(fd, F_GETFL) & O_APPEND ? is.st_size : lseek(fd, 0, SEEK_CUR);
         done = positioned ? REAL(pwritev64)(fd, parts, count, at) : REAL(writev)(fd, parts, count);
         error = done < 0 ? errno : 0;
-        /* An empty file may be a new one under an old inode. */
-        if (done > 0 && is.st_size == 0) record(CREATE, is.st_ino, 0, path, NULL, 0);
         size_t left = done > 0 ? done : 0;
         for (int part = 0; left; part++) {
             size_t length = parts[part].iov_len < left ? parts[part].iov_len : left;
@@ -173,7 +184,7 @@ static int truncate_to(int fd, off64_t length) {
     char path[4096];
     if (!ours(fd, &is, path)) return REAL(ftruncate64)(fd, length);
     pthread_mutex_lock(&lock);
-    int error = fails(1), done = -1;
+    int error = fails(1, path), done = -1;
     if (!error) {
         done = REAL(ftruncate64)(fd, length);
         error = errno;
@@ -210,42 +221,75 @@ static size_t entries(const char *path, char **into) {
     return length;
 }
 
+static void entries_of(int kind, const char *path) {
+    struct stat is;
+    char *names = NULL;
+    if (journal < 0 || stat(path, &is)) return;
+    size_t length = entries(path, &names);
+    record(kind, is.st_ino, 0, path, names, length);
+    free(names);
+}
+
 static int synced(int fd, int (*sync)(int)) {
     struct stat is;
-    char path[4096], *names = NULL;
+    char path[4096];
     if (!ours(fd, &is, path)) return sync(fd);
     if (slow_micros && !syscall(SYS_faccessat, AT_FDCWD, slow_path, F_OK)) usleep(slow_micros);
     pthread_mutex_lock(&lock);
-    int error = fails(2), done = -1;
-    if (!error) {
-        /* The real disk need not be waited for: what counts is the journal. */
-        done = journal < 0 ? sync(fd) : 0;
-        error = errno;
-        if (!done && S_ISDIR(is.st_mode)) {
-            size_t length = entries(path, &names);
-            record(SYNC_FOLDER, is.st_ino, 0, path, names, length);
-            free(names);
-        } else if (!done) {
-            record(SYNC, is.st_ino, is.st_size, path, NULL, 0);
-        }
+    int error = fails(2, path);
+    /* The real disk need not be waited for when the journal is what counts. */
+    if (!error && journal >= 0) {
+        if (S_ISDIR(is.st_mode)) entries_of(SYNC_FOLDER, path);
+        else record(SYNC, is.st_ino, is.st_size, path, NULL, 0);
     }
     pthread_mutex_unlock(&lock);
-    if (done) errno = error;
-    return done;
+    if (error) {
+        errno = error;
+        return -1;
+    }
+    return journal < 0 ? sync(fd) : 0;
 }
 int fsync(int fd) { return synced(fd, REAL(fsync)); }
 int fdatasync(int fd) { return synced(fd, REAL(fdatasync)); }
 
-/* A file that is emptied by its opening. */
-static int opened(int fd, int flags) {
-    struct stat is;
-    char path[4096];
-    int error = errno;
-    if (fd >= 0 && (flags & O_TRUNC) && ours(fd, &is, path)) {
-        pthread_mutex_lock(&lock);
-        record(TRUNCATE, is.st_ino, 0, path, NULL, 0);
-        pthread_mutex_unlock(&lock);
+/* The folder of a path that was made, renamed or removed, if it lies under the root. Called with the lock held. */
+static void changed(int folder, const char *path) {
+    char above[4096], whole[4096], link[64];
+    const char *slash = strrchr(path, '/');
+    if (folder != AT_FDCWD && path[0] != '/') {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", folder);
+        ssize_t length = syscall(SYS_readlinkat, AT_FDCWD, link, above, 4000);
+        if (length <= 0) return;
+        above[length] = 0;
+        if (slash) snprintf(above + length, sizeof above - length, "/%.*s", (int)(slash - path), path);
+    } else {
+        snprintf(above, sizeof above, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
     }
+    if (!realpath(above, whole) || strncmp(whole, root, root_length)) return;
+    if (whole[root_length] && whole[root_length] != '/') return;
+    entries_of(ENTRIES, whole);
+}
+
+/* Opens; notes a file that is made or emptied by it. */
+static int opened(int folder, const char *path, int flags, mode_t mode) {
+    struct stat is;
+    char whole[4096];
+    pthread_once(&once, begin);
+    int writes = journal >= 0 && (flags & (O_CREAT | O_TRUNC | __O_TMPFILE));
+    if (!writes) return syscall(SYS_openat, folder, path, flags | O_LARGEFILE, mode);
+    pthread_mutex_lock(&lock);
+    int there = !syscall(SYS_faccessat, folder, path, F_OK);
+    int fd = syscall(SYS_openat, folder, path, flags | O_LARGEFILE, mode), error = errno;
+    if (fd >= 0 && ours(fd, &is, whole)) {
+        if ((flags & __O_TMPFILE) == __O_TMPFILE) refuse("a file without a name");
+        if (!there) {
+            record(CREATE, is.st_ino, 0, whole, NULL, 0);
+            changed(AT_FDCWD, whole);
+        } else if (flags & O_TRUNC) {
+            record(TRUNCATE, is.st_ino, 0, whole, NULL, 0);
+        }
+    }
+    pthread_mutex_unlock(&lock);
     errno = error;
     return fd;
 }
@@ -261,22 +305,71 @@ static int opened(int fd, int flags) {
 
 int open(const char *path, int flags, ...) {
     MODE(flags, mode)
-    return opened(REAL(open)(path, flags, mode), flags);
+    return opened(AT_FDCWD, path, flags, mode);
 }
 int open64(const char *path, int flags, ...) {
     MODE(flags, mode)
-    return opened(REAL(open64)(path, flags, mode), flags);
+    return opened(AT_FDCWD, path, flags, mode);
 }
 int openat(int folder, const char *path, int flags, ...) {
     MODE(flags, mode)
-    return opened(REAL(openat)(folder, path, flags, mode), flags);
+    return opened(folder, path, flags, mode);
 }
 int openat64(int folder, const char *path, int flags, ...) {
     MODE(flags, mode)
-    return opened(REAL(openat64)(folder, path, flags, mode), flags);
+    return opened(folder, path, flags, mode);
 }
 int creat(const char *path, mode_t mode) { return open(path, O_WRONLY | O_CREAT | O_TRUNC, mode); }
 int creat64(const char *path, mode_t mode) { return open64(path, O_WRONLY | O_CREAT | O_TRUNC, mode); }
+
+/* What changes names: done under the lock, then the folders are read. */
+#define NAMES(call, notes)                                                                                             \
+    pthread_once(&once, begin);                                                                                        \
+    if (journal < 0) return call;                                                                                      \
+    pthread_mutex_lock(&lock);                                                                                         \
+    int done = call, error = errno;                                                                                    \
+    if (!done) {                                                                                                       \
+        notes;                                                                                                         \
+    }                                                                                                                  \
+    pthread_mutex_unlock(&lock);                                                                                       \
+    errno = error;                                                                                                     \
+    return done;
+
+/* An empty folder under an inode that may have been another's. */
+static void made(int folder, const char *path) {
+    struct stat is;
+    char whole[4096];
+    int fd = syscall(SYS_openat, folder, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd < 0) return;
+    if (ours(fd, &is, whole)) record(CREATE, is.st_ino, 1, whole, NULL, 0);
+    syscall(SYS_close, fd);
+    changed(folder, path);
+}
+
+int mkdir(const char *path, mode_t mode) { NAMES((int)syscall(SYS_mkdirat, AT_FDCWD, path, mode), made(AT_FDCWD, path)) }
+int mkdirat(int folder, const char *path, mode_t mode) {
+    NAMES((int)syscall(SYS_mkdirat, folder, path, mode), made(folder, path))
+}
+int rename(const char *from, const char *to) {
+    NAMES((int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0), changed(AT_FDCWD, from); changed(AT_FDCWD, to))
+}
+int renameat(int one, const char *from, int other, const char *to) {
+    NAMES((int)syscall(SYS_renameat2, one, from, other, to, 0), changed(one, from); changed(other, to))
+}
+int renameat2(int one, const char *from, int other, const char *to, unsigned flags) {
+    NAMES((int)syscall(SYS_renameat2, one, from, other, to, flags), changed(one, from); changed(other, to))
+}
+int unlink(const char *path) { NAMES((int)syscall(SYS_unlinkat, AT_FDCWD, path, 0), changed(AT_FDCWD, path)) }
+int rmdir(const char *path) { NAMES((int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR), changed(AT_FDCWD, path)) }
+int unlinkat(int folder, const char *path, int flags) {
+    NAMES((int)syscall(SYS_unlinkat, folder, path, flags), changed(folder, path))
+}
+int linkat(int one, const char *from, int other, const char *to, int flags) {
+    pthread_once(&once, begin);
+    if (journal >= 0 && !strncmp(to, root, root_length)) refuse("a hard link");
+    return syscall(SYS_linkat, one, from, other, to, flags);
+}
+int link(const char *from, const char *to) { return linkat(AT_FDCWD, from, AT_FDCWD, to, 0); }
 
 /* What is not followed. */
 static void not_ours(int fd, const char *what) {

@@ -4,4 +4,5 @@ pub mod check;
 pub mod model;
 pub mod nemesis;
 pub mod powercut;
+pub mod raftsim;
 pub mod sim;

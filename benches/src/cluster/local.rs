@@ -444,9 +444,10 @@ impl LocalCluster {
         let id = NodeId(self.nodes.iter().map(|node| node.id.0).max().unwrap_or(0) + 1);
         Authority::open(&self.certs())?.issue_node(id)?;
         let host = self.spec.host;
-        let found = free_ports(1, host, &mut rand::rng()).and_then(|found| found.first().copied());
-        let ports = found.ok_or(ClusterError::Ports(host))?;
-        self.known.push((id, ports));
+        let count = if self.spec.relayed_by_caller { 2 } else { 1 };
+        let found = free_ports(count, host, &mut rand::rng()).ok_or(ClusterError::Ports(host))?;
+        let [ports, ..] = found[..] else { return Err(ClusterError::Ports(host)) };
+        self.known.push((id, found.last().copied().unwrap_or(ports)));
         let mut node = self.place(id, ports, &self.known)?;
         node.spawn(&self.spec)?;
         self.nodes.push(node);

@@ -110,6 +110,8 @@ pub struct Place {
 #[derive(Debug)]
 pub struct Network {
     rules: Arc<Mutex<Arc<Rules>>>,
+    /// Opened, and not yet seen by the thread.
+    fresh: Arc<Mutex<Vec<Door>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -120,26 +122,18 @@ impl Network {
     /// # Errors
     /// When a port is taken or no thread can be started.
     pub fn open(places: &[Place]) -> io::Result<Self> {
-        let (mut parties, mut doors) = (HashMap::new(), Vec::new());
+        let mut opened = Vec::new();
         for place in places {
-            let node = Party::Node(place.node);
-            let (dialled, listens) = (place.dialled, place.listens);
-            parties.insert(listens.peer(), node);
-            parties.insert(listens.cancel(), node);
-            for (port, dialled, listens) in [
-                (Port::Client, dialled.client(), listens.client()),
-                (Port::Peer, dialled.peer(), listens.peer()),
-                (Port::Cancel, dialled.cancel(), listens.cancel()),
-            ] {
-                doors.push(Door { socket: socket(dialled)?, node, port, listens });
-            }
+            opened.extend(doors(place)?);
         }
         let seed = places.first().map_or(0, |place| place.dialled.client().port());
         let (rules, stop) = (Arc::new(Mutex::new(Arc::new(Rules::default()))), Arc::new(AtomicBool::new(false)));
         let (ruled, told) = (Arc::clone(&rules), Arc::clone(&stop));
+        let fresh = Arc::new(Mutex::new(opened));
+        let added = Arc::clone(&fresh);
         let mut traffic = Traffic {
-            doors,
-            parties,
+            doors: Vec::new(),
+            parties: HashMap::new(),
             flows: Vec::new(),
             rng: StdRng::seed_from_u64(seed.into()),
             on_the_way: BinaryHeap::new(),
@@ -148,13 +142,24 @@ impl Network {
         let thread = std::thread::Builder::new().name("relay".to_owned()).spawn(move || {
             let mut buffer = vec![0u8; DATAGRAM_BYTES_MAX];
             while !told.load(Ordering::Relaxed) {
+                traffic.add(std::mem::take(&mut *added.lock().unwrap_or_else(PoisonError::into_inner)));
                 let ready = traffic.wait();
                 let rules = Arc::clone(&ruled.lock().unwrap_or_else(PoisonError::into_inner));
                 ready.into_iter().for_each(|index| traffic.take(index, &rules, &mut buffer));
                 traffic.forward();
             }
         })?;
-        Ok(Self { rules, stop, thread: Some(thread) })
+        Ok(Self { rules, fresh, stop, thread: Some(thread) })
+    }
+
+    /// Opens the relays of one more node.
+    ///
+    /// # Errors
+    /// When a port is taken.
+    pub fn add(&self, place: &Place) -> io::Result<()> {
+        let opened = doors(place)?;
+        self.fresh.lock().unwrap_or_else(PoisonError::into_inner).extend(opened);
+        Ok(())
     }
 
     /// Puts other rules into force. Packets that are delayed already still arrive.
@@ -173,7 +178,20 @@ impl Drop for Network {
     }
 }
 
+/// The relayed ports of a node.
+fn doors(place: &Place) -> io::Result<Vec<Door>> {
+    let (node, dialled, listens) = (Party::Node(place.node), place.dialled, place.listens);
+    let ports = [
+        (Port::Client, dialled.client(), listens.client()),
+        (Port::Peer, dialled.peer(), listens.peer()),
+        (Port::Cancel, dialled.cancel(), listens.cancel()),
+    ];
+    let open = |(port, dialled, listens)| Ok(Door { socket: socket(dialled)?, node, port, listens });
+    ports.into_iter().map(open).collect()
+}
+
 /// One relayed port of one node.
+#[derive(Debug)]
 struct Door {
     socket: UdpSocket,
     node: Party,
@@ -213,6 +231,16 @@ struct Traffic {
 }
 
 impl Traffic {
+    /// More doors; a node is known by the sockets that it dials from.
+    fn add(&mut self, opened: Vec<Door>) {
+        for door in &opened {
+            if door.port != Port::Client {
+                self.parties.insert(door.listens, door.node);
+            }
+        }
+        self.doors.extend(opened);
+    }
+
     /// Indices of sockets with packets: doors first, then flows.
     fn wait(&self) -> Vec<usize> {
         let due = self.on_the_way.peek().map(|Reverse(packet)| packet.due);

@@ -89,6 +89,10 @@ impl NodeFigures {
         let appended = ConstCounter::new(log.appended_total);
         figure(encoder, "log_appended", "Entries appended to the log since the start.", &appended)?;
         figure(encoder, "log_syncs", "fsyncs of the log since the start.", &ConstCounter::new(log.syncs_total))?;
+        let checks = ConstCounter::new(log.checks_total);
+        figure(encoder, "replica_checks", "States hashed, to be compared with the other replicas'.", &checks)?;
+        let differed = ConstCounter::new(log.checks_differed_total);
+        figure(encoder, "replica_checks_differed", "States that were not the same on all replicas.", &differed)?;
         figure(encoder, "log_bytes", "Bytes of the log on disk.", &ConstGauge::new(log.disk_bytes as f64))?;
         figure(encoder, "state_bytes", "Bytes of the state on disk.", &ConstGauge::new(log.state_bytes as f64))
     }

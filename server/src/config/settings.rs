@@ -106,6 +106,8 @@ settings! {
     snapshot_entries "snapshot_entries": u64 = "10000", count(16, 1 << 30);
     /// Log entries that stay for slow followers after that; one further behind gets a snapshot.
     log_keep_entries "log_keep_entries": u64 = "10000", count(0, 1 << 30);
+    /// Replicas compare their states after this many log entries; 0: never. The same on all members.
+    check_entries "check_entries": u64 = "100000", count(0, 1 << 40);
     /// Outcomes of writes kept, so that a repeat is answered and not applied again; 24 bytes of memory each. The same on
     /// all members.
     outcomes_max "outcomes_max": u64 = "1000000", count(1024, 1 << 30);
@@ -126,8 +128,10 @@ settings! {
     queue_max "queue_max": usize = "4096", count(1, 1 << 20);
     /// Most copies of one lane that are set aside until the replica can serve them.
     aside_max "aside_max": usize = "256", count(1, 1 << 20);
-    /// Longest time a copy is set aside.
+    /// Longest time a copy is set aside for a position; half of its time left if that is less.
     aside_limit "aside_limit_us": Duration = "10000", micros(100, 10_000_000);
+    /// Longest time a copy waits for the answer to its read barrier; half of its time left if that is less.
+    barrier_limit "barrier_limit_us": Duration = "500000", micros(100, 10_000_000);
     /// Finished ties and early cancels remembered; an eviction costs a duplicate.
     recent_ties_max "recent_ties_max": usize = "65536", count(64, 1 << 24);
     /// Longest time left that a request is given.

@@ -55,11 +55,13 @@ pub enum StreamKind {
     State = 8,
     /// One question for the peer's wall clock.
     Clock = 9,
+    /// One question for the peer's sum at a position.
+    Sum = 10,
 }
 
 impl StreamKind {
     fn from_number(number: u8) -> Option<Self> {
-        const ALL: [StreamKind; 9] = [
+        const ALL: [StreamKind; 10] = [
             StreamKind::Hello,
             StreamKind::Append,
             StreamKind::Vote,
@@ -69,6 +71,7 @@ impl StreamKind {
             StreamKind::Snapshot,
             StreamKind::State,
             StreamKind::Clock,
+            StreamKind::Sum,
         ];
         ALL.into_iter().find(|kind| *kind as u8 == number)
     }
@@ -92,6 +95,9 @@ pub enum LinkError {
     /// This node was removed from the cluster.
     #[error("{0} was removed from the cluster; its folder may be deleted")]
     Removed(NodeId),
+    /// The state of this node is not that of the others.
+    #[error("{0}: {1}")]
+    Differs(NodeId, String),
     /// It refuses this node, for good.
     #[error("{0} refuses this node: {1}")]
     Refused(NodeId, String),

@@ -28,7 +28,7 @@ impl Replica {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Arc::new(FjallStore::open(folder.path(), StoreSettings::default()).unwrap());
-        let machine = StateMachine::start(store.clone(), OutcomeLimits::default()).unwrap();
+        let machine = StateMachine::start(store.clone(), OutcomeLimits::default(), None).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         Self { store, machine, runtime, _folder: folder }
     }

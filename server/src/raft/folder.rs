@@ -16,6 +16,8 @@ use tiedkv_protocol::ids::{ClusterId, NodeId};
 
 /// Version of `identity.json` and `peers.json`, and of the layout of the folder.
 pub const FOLDER_FORMAT: u32 = 1;
+/// Says why no node may start with this folder.
+const CONDEMNED: &str = "condemned.json";
 
 /// Why a folder cannot be used; says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -134,6 +136,9 @@ impl Folder {
                 cluster,
             });
         }
+        if let Some(why) = read::<String>(&path.join(CONDEMNED))? {
+            return Err(FolderError::Damaged { path: path.to_owned(), what: why });
+        }
         let incarnation = u128::from_str_radix(&identity.incarnation, 16).map_err(|_| damaged("no incarnation"))?;
         let peers = read::<PeersFile>(&path.join("peers.json"))?
             .unwrap_or(PeersFile { format: FOLDER_FORMAT, ..PeersFile::default() });
@@ -169,6 +174,14 @@ impl Folder {
         fs::rename(&beside, &path).map_err(at(&path))?;
         sync_folder(&self.path).map_err(at(&self.path))?;
         Ok(path)
+    }
+
+    /// Makes this folder one that no node starts with again, and says why.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn condemn(&self, why: &str) -> Result<(), FolderError> {
+        write(&self.path, CONDEMNED, &why)
     }
 
     /// Remembers that members were removed.

@@ -6,13 +6,15 @@
 
 use crate::peer::hello::Incarnations;
 use crate::peer::raft_link::RaftLink;
+use crate::raft::checksum::{Checker, Sums};
 use crate::raft::disk_space::DiskSpace;
 use crate::raft::folder::{Folder, FolderError};
+use crate::raft::jitter::{Work, part};
 use crate::raft::log_store::LogStore;
 use crate::raft::membership;
 use crate::raft::outcomes::OutcomeLimits;
 use crate::raft::read_barrier::RaftReadBarrier;
-use crate::raft::run::{self, Started, Stop};
+use crate::raft::run::{self, Local, Started, Stop};
 use crate::raft::state_machine::StateMachine;
 use crate::raft::types::{Change, TypeConfig};
 use crate::raft::write::WritePath;
@@ -106,6 +108,10 @@ pub struct GroupConfig {
     pub udp_buffer_bytes: usize,
     /// Writes are refused while the disk has less than this free, bytes; default 128 MiB: two journals of the store.
     pub disk_reserve_bytes: u64,
+    /// Replicas compare their states after so many entries; 0: never. The same on all members. Default 100,000.
+    pub check_entries: u64,
+    /// Each hashes its state at a moment of its own within this time; default 30 s.
+    pub check_window: Duration,
 }
 
 impl GroupConfig {
@@ -127,6 +133,8 @@ impl GroupConfig {
             store: StoreSettings::default(),
             udp_buffer_bytes: 2 << 20,
             disk_reserve_bytes: 128 << 20,
+            check_entries: 100_000,
+            check_window: Duration::from_secs(30),
         }
     }
 }
@@ -183,12 +191,17 @@ pub struct GroupStatus {
     pub writes_acknowledged_total: u64,
     /// Batches that they were proposed in.
     pub write_batches_total: u64,
+    /// States hashed since the start, to be compared with those of the other replicas.
+    pub checks_total: u64,
+    /// Of these, not the same on all replicas: an alarm.
+    pub checks_differed_total: u64,
 }
 
 /// One replica of the group; dropping it stops it at once.
 pub struct Group {
     own: NodeId,
     store: Arc<FjallStore>,
+    sums: Arc<Sums>,
     log: LogStore,
     raft: Raft<TypeConfig, StateMachine>,
     link: Arc<RaftLink>,
@@ -217,18 +230,24 @@ impl Group {
             let made = FjallStore::open(path, config.store)?;
             Ok::<_, StartError>(made.persist()?)
         };
-        let store = Arc::new(FjallStore::open(&folder.inner("state", make_state)?, config.store)?);
-        let machine = StateMachine::start(store.clone(), config.outcomes)?;
+        let mut settings = config.store;
+        settings.memtable_bytes = part(own, Work::Flush, 0, settings.memtable_bytes);
+        let store = Arc::new(FjallStore::open(&folder.inner("state", make_state)?, settings)?);
+        let (told, hashed) = mpsc::channel(4);
+        let sums = Arc::new(Sums::default());
+        let checker = Checker::start(own, config.check_entries, config.check_window, sums.clone(), told);
+        let checker = checker.map_err(|error| StartError::Group(error.to_string()))?;
+        let machine = StateMachine::start(store.clone(), config.outcomes, Some(checker))?;
         let ceiling = machine.ceiling();
         let known = folder.clone();
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let (stop, stops) = mpsc::channel(4);
         let (ending, ended) = crossbeam::channel::bounded(0);
         {
-            let (log, store) = (log.clone(), store.clone());
+            let (log, store, sums) = (log.clone(), store.clone(), sums.clone());
             let body = move || {
                 let _ends_with_the_thread: crossbeam::channel::Sender<()> = ending;
-                run::thread(&config, folder, log, store, machine, &ready, stops);
+                run::thread(&config, folder, Local { log, store, machine, sums, hashed }, &ready, stops);
             };
             let thread = std::thread::Builder::new().name("tiedkv-raft".to_owned());
             thread.spawn(body).map_err(|error| StartError::Group(error.to_string()))?;
@@ -238,6 +257,7 @@ impl Group {
         Ok(Self {
             own,
             store,
+            sums,
             log,
             raft,
             link,
@@ -326,6 +346,8 @@ impl Group {
             state_bytes: self.store.disk_bytes(),
             writes_acknowledged_total: counters.acknowledged.load(Ordering::Relaxed),
             write_batches_total: counters.batches.load(Ordering::Relaxed),
+            checks_total: self.sums.counters.hashed.load(Ordering::Relaxed),
+            checks_differed_total: self.sums.counters.differed.load(Ordering::Relaxed),
         }
     }
 

@@ -246,3 +246,41 @@ fn a_ceiling_reaches_every_replica() {
         });
     }
 }
+
+/// One value of one replica is changed behind Raft's back, as a bug or a disk would: no checksum of the engine tells.
+#[test]
+fn a_replica_whose_state_differs_takes_itself_out_of_service_for_good_and_the_others_go_on() {
+    use crate::storage::state_store::{Mutation, StateStore as _};
+    let mut cluster = Cluster::start(|config| {
+        config.check_entries = 20;
+        config.check_window = Duration::from_millis(300);
+    });
+    let leader = cluster.leader();
+    let last = (0..30).map(|number| cluster.put(&format!("key {number}"), "right")).last().unwrap();
+    (0..3).for_each(|index| cluster.applied(index, last.position));
+    for index in 0..3 {
+        eventually("the states are compared", || {
+            let status = cluster.group(index).status();
+            (status.checks_total > 0).then(|| assert_eq!(status.checks_differed_total, 0))
+        });
+    }
+    let odd = (leader + 1) % 3;
+    let store = cluster.group(odd).store();
+    let view = store.current();
+    let wrong = Mutation::Put { key: Bytes::from_static(b"key 7"), value: Bytes::from_static(b"wrong") };
+    store.apply(&[wrong], view.position(), view.stamp_ms()).unwrap();
+    let writer = (0..).map(|number| cluster.put(&format!("more {number}"), "right")).take(30).last();
+    assert!(writer.is_some());
+    let why = eventually("the odd one stops", || cluster.group(odd).fatal().borrow().clone());
+    assert!(why.contains("differs from that of the other replicas") && why.contains("member remove"), "{why}");
+    cluster.put("after", "it");
+    drop(cluster.groups[odd].take());
+    let again = eventually("the folder is free", || {
+        let refused = Group::start(cluster.config(odd)).map(drop).unwrap_err().to_string();
+        (!refused.contains("in use")).then_some(refused)
+    });
+    assert!(again.contains("differs from that of the other replicas"), "{again}");
+    for index in (0..3).filter(|index| *index != odd) {
+        assert_eq!(*cluster.group(index).fatal().borrow(), None);
+    }
+}

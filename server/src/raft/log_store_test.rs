@@ -22,7 +22,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachine, tempfile::TempDir> for Bui
         std::fs::create_dir(folder.path().join("log")).unwrap();
         let log = LogStore::open(&folder.path().join("log")).unwrap();
         let store = FjallStore::open(&folder.path().join("state"), StoreSettings::default()).unwrap();
-        let machine = StateMachine::start(Arc::new(store), OutcomeLimits::default()).unwrap();
+        let machine = StateMachine::start(Arc::new(store), OutcomeLimits::default(), None).unwrap();
         Ok((folder, log, machine))
     }
 }

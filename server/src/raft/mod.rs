@@ -28,13 +28,16 @@
 //! | fjall takes damage in the middle of a journal for a torn tail | the Raft log is replayed from the position found | the log keeps what no snapshot covers |
 //! | a value of the engine pins its block | `View::get` copies | comment there |
 
+pub mod checksum;
 pub mod command;
+mod compare;
 pub mod contact;
 pub mod disk_space;
 pub mod expire;
 pub mod first_start;
 pub mod folder;
 pub mod group;
+pub mod jitter;
 pub mod log_codec;
 pub mod log_store;
 pub mod log_time;

@@ -96,25 +96,28 @@ impl RaftReadBarrier {
     ) -> Self {
         let (waiting, inbox) = mpsc::channel(WAITING_MAX);
         let rounds = Arc::new(Mutex::new(Rounds::default()));
-        tokio::spawn(serve(inbox, rounds.clone(), async move || ask(own, &raft, &link).await));
+        let asked = async move || match timeout(ROUND_MAX, ask(own, &raft, &link)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Failure::new(ErrorCode::TryElsewhere, "no answer of the leader to a read barrier")),
+        };
+        tokio::spawn(serve(inbox, rounds.clone(), clock::now, asked));
         Self { waiting, rounds, contact }
     }
 }
 
 /// One round after the other: all that gathered while the last one was on its way are taken by the next one, whose
-/// question leaves after they came.
-async fn serve(
+/// question leaves after they came. `ask` ends in bounded time. Ends with the senders of `inbox`; the simulation of
+/// replication runs it too, so it knows no runtime and no clock.
+pub async fn serve(
     mut inbox: mpsc::Receiver<BarrierReply>,
     rounds: Arc<Mutex<Rounds>>,
+    now: impl Fn() -> Moment,
     ask: impl AsyncFn() -> Result<Position, Failure>,
 ) {
     let mut round: Vec<BarrierReply> = Vec::new();
     while inbox.recv_many(&mut round, WAITING_MAX).await > 0 {
-        let sent = clock::now();
-        let answer = match timeout(ROUND_MAX, ask()).await {
-            Ok(answer) => answer,
-            Err(_) => Err(Failure::new(ErrorCode::TryElsewhere, "no answer of the leader to a read barrier")),
-        };
+        let sent = now();
+        let answer = ask().await;
         if let Ok(position) = &answer {
             rounds.lock().answered(sent, *position);
         }
@@ -192,7 +195,7 @@ mod tests {
             let leaving = left.clone();
             let (waiting, inbox) = mpsc::channel(8);
             let rounds = Arc::new(Mutex::new(Rounds::default()));
-            tokio::task::spawn_local(serve(inbox, rounds.clone(), async move || {
+            tokio::task::spawn_local(serve(inbox, rounds.clone(), clock::now, async move || {
                 let (sender, receiver) = oneshot::channel();
                 leaving.borrow_mut().push_back(sender);
                 Ok(receiver.await.unwrap())

@@ -31,6 +31,7 @@ pub fn open(config: &Config, surroundings: Surroundings) -> Result<Replica, Node
     group_config.udp_buffer_bytes = config.udp_buffer_bytes;
     group_config.snapshots.entries = config.snapshot_entries;
     group_config.snapshots.keep_entries = config.log_keep_entries;
+    group_config.check_entries = config.check_entries;
     group_config.outcomes.count_max = config.outcomes_max;
     group_config.outcomes.age_max_ms = u64::try_from(config.outcomes_age_max.as_millis()).unwrap_or(u64::MAX);
     let group = Arc::new(Group::start(group_config).map_err(|error| NodeError::Storage(error.to_string()))?);
@@ -78,6 +79,8 @@ impl ReplicaControl for RaftControl {
                 state_bytes: status.state_bytes,
                 snapshot: Position(status.snapshot.unwrap_or(0)),
                 purged: Position(status.purged.unwrap_or(0)),
+                checks_total: status.checks_total,
+                checks_differed_total: status.checks_differed_total,
             },
         }
     }

@@ -2,12 +2,15 @@
 
 use crate::peer::hello::{PEER_VERSION, PeerHello};
 use crate::peer::raft_link::{LinkError, RaftLink};
+use crate::raft::checksum::{Sum, Sums};
+use crate::raft::compare::Compare;
 use crate::raft::contact::{self, Contact};
 use crate::raft::disk_space::{self, DiskSpace};
 use crate::raft::expire::{Keeper, SharedTime};
 use crate::raft::first_start::{FirstMembers, first_start, state_of};
 use crate::raft::folder::Folder;
 use crate::raft::group::{GroupConfig, SnapshotSettings};
+use crate::raft::jitter::{Work, part};
 use crate::raft::log_store::LogStore;
 use crate::raft::membership::{heir, topology};
 use crate::raft::network::NetworkFactory;
@@ -49,13 +52,20 @@ pub(super) struct Started {
     pub(super) fatal: watch::Receiver<Option<String>>,
 }
 
+/// What the group has on this machine.
+pub(super) struct Local {
+    pub(super) log: LogStore,
+    pub(super) store: Arc<FjallStore>,
+    pub(super) machine: StateMachine,
+    pub(super) sums: Arc<Sums>,
+    pub(super) hashed: mpsc::Receiver<Sum>,
+}
+
 /// Runs the group until it is stopped.
 pub(super) fn thread(
     config: &GroupConfig,
     folder: Arc<Folder>,
-    log: LogStore,
-    store: Arc<FjallStore>,
-    machine: StateMachine,
+    local: Local,
     ready: &SyncSender<Result<Started, String>>,
     mut stops: mpsc::Receiver<Stop>,
 ) {
@@ -63,8 +73,9 @@ pub(super) fn thread(
         Ok(runtime) => runtime,
         Err(error) => return drop(ready.send(Err(error.to_string()))),
     };
+    let store = local.store.clone();
     runtime.block_on(async {
-        let started = match start(config, folder, log, store.clone(), machine).await {
+        let started = match start(config, folder, local).await {
             Ok(started) => started,
             Err(why) => return drop(ready.send(Err(why))),
         };
@@ -103,13 +114,8 @@ pub(super) fn thread(
     runtime.shutdown_timeout(Duration::from_secs(2));
 }
 
-async fn start(
-    config: &GroupConfig,
-    folder: Arc<Folder>,
-    log: LogStore,
-    store: Arc<FjallStore>,
-    machine: StateMachine,
-) -> Result<Started, String> {
+async fn start(config: &GroupConfig, folder: Arc<Folder>, local: Local) -> Result<Started, String> {
+    let Local { log, store, machine, sums, hashed } = local;
     let own = config.credentials.node();
     let hello = PeerHello {
         version: PEER_VERSION,
@@ -140,6 +146,7 @@ async fn start(
         installing: installing.clone(),
         first: first.clone(),
         contact: contact.clone(),
+        sums: sums.clone(),
     };
     let silence_max = config.timing.election_max;
     tokio::spawn(contact::watch(contact.clone(), own, raft.clone(), installing, silence_max));
@@ -148,6 +155,8 @@ async fn start(
     let fatal = watch_fatal(&raft, &link);
     tokio::spawn(keep_snapshots(raft.clone(), log, own, config.snapshots));
     tokio::spawn(first_start(raft.clone(), link.clone(), own, config.members.clone(), first));
+    let compare = Compare { own, raft: raft.clone(), link: link.clone(), sums, folder: folder.clone() };
+    tokio::spawn(compare.run(hashed, config.check_window));
     tokio::spawn(watch_removals(members, link.clone(), folder, own));
     tokio::spawn(ask_to_be_told(raft.clone(), link.clone(), own));
     let time = SharedTime::new(store.current().stamp_ms());
@@ -278,10 +287,6 @@ async fn keep_snapshots(
     own: NodeId,
     settings: SnapshotSettings,
 ) {
-    // The same on every start of a node, different between nodes: 0.8 to 1.2.
-    let share = 0.8 + 0.4 * (own.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11) as f64 / (1u64 << 53) as f64;
-    let entries = (settings.entries as f64 * share) as u64;
-    let bytes = (settings.bytes as f64 * share) as u64;
     let mut bytes_at_last = 0;
     let mut ticks = interval(Duration::from_millis(500));
     loop {
@@ -292,6 +297,9 @@ async fn keep_snapshots(
             let metrics = metrics.borrow_watched();
             (metrics.last_applied.map_or(0, |id| id.index), metrics.snapshot.map_or(0, |id| id.index))
         };
+        // Drawn anew after each, so that two nodes do not stay in step.
+        let [entries, bytes] =
+            [settings.entries, settings.bytes].map(|period| part(own, Work::Snapshot, snapshot, period));
         let due = applied.saturating_sub(snapshot) >= entries || counters.appended_bytes - bytes_at_last >= bytes;
         if due && applied > snapshot {
             bytes_at_last = counters.appended_bytes;

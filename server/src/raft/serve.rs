@@ -3,6 +3,7 @@
 use crate::clock;
 use crate::peer::raft_link::{PeerService, Served, StreamKind};
 use crate::peer::stream::{StreamError, read_bytes, read_message, write_message};
+use crate::raft::checksum::Sums;
 use crate::raft::contact::Contact;
 use crate::raft::first_start::{FirstMembers, FirstState};
 use crate::raft::read_barrier::read_index;
@@ -18,7 +19,7 @@ use openraft::type_config::alias::SnapshotOf;
 use quinn::{RecvStream, SendStream};
 use std::sync::Arc;
 use std::time::Duration;
-use tiedkv_protocol::ids::NodeId;
+use tiedkv_protocol::ids::{NodeId, Position};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
@@ -37,6 +38,8 @@ pub struct GroupService {
     pub(super) first: FirstMembers,
     /// Told whenever the leader speaks.
     pub(super) contact: Arc<Contact>,
+    /// What this replica has hashed.
+    pub(super) sums: Arc<Sums>,
 }
 
 impl PeerService for GroupService {
@@ -113,6 +116,10 @@ impl GroupService {
                 write_message(&mut send, &FirstState { begun, members: self.first.clone() }).await?;
             }
             StreamKind::Clock => write_message(&mut send, &(clock::unix_ns() / 1_000_000)).await?,
+            StreamKind::Sum => {
+                let position: Position = decode(&question)?;
+                write_message(&mut send, &self.sums.at(position)).await?;
+            }
             StreamKind::Hello | StreamKind::Append | StreamKind::Snapshot => {}
         }
         let _gone = send.finish();

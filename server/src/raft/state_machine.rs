@@ -4,6 +4,7 @@
 //! Nothing is fsynced per batch: the log is replayed after a crash. A built snapshot is "persisted up to here":
 //! no copy is made, and only then openraft may purge the log.
 
+use crate::raft::checksum::Checker;
 use crate::raft::command;
 use crate::raft::outcomes::{OutcomeLimits, Outcomes, Verdict};
 use crate::raft::records::{outcome_of, restore};
@@ -108,11 +109,15 @@ pub struct StateMachine {
 }
 
 impl StateMachine {
-    /// Starts the apply thread over `store`.
+    /// Starts the apply thread over `store`; states are handed to `check`, if there is one.
     ///
     /// # Errors
     /// When the store holds what this version does not understand, or cannot be made durable.
-    pub fn start(store: Arc<FjallStore>, limits: OutcomeLimits) -> Result<Self, StorageError> {
+    pub fn start(
+        store: Arc<FjallStore>,
+        limits: OutcomeLimits,
+        check: Option<Checker>,
+    ) -> Result<Self, StorageError> {
         // What survived a crash of the process alone may still be in the page cache; openraft takes the position
         // found here for a snapshot's and may purge up to it.
         store.persist()?;
@@ -134,6 +139,7 @@ impl StateMachine {
             ceiling,
             members: member,
             swept: None,
+            checker: check,
         };
         std::thread::Builder::new()
             .name("tiedkv-apply".to_owned())
@@ -243,6 +249,7 @@ struct Applier {
     /// Expiries up to here are removed: what was added later lies behind the log time of then. Spares the engine to
     /// look through what it has deleted.
     swept: Option<Expiry>,
+    checker: Option<Checker>,
 }
 
 /// One commit in the making.
@@ -317,6 +324,11 @@ impl Applier {
             let answer = self.entry(entry, &mut batch, &mut note)?;
             if let Some(responder) = responder {
                 batch.answers.push((responder, answer));
+            }
+            if self.checker.as_ref().is_some_and(|checker| checker.is_due(self.position)) {
+                // A commit ends here, so that it is the same state on all replicas, however entries are batched.
+                self.commit(std::mem::take(&mut batch), &note)?;
+                self.checker.iter().for_each(|checker| checker.offer(|| self.store.committed()));
             }
         }
         self.commit(batch, &note)

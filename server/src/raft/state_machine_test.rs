@@ -40,7 +40,7 @@ fn within_one_batch_the_last_change_of_a_key_wins() {
     let open = || Arc::new(FjallStore::open(folder.path(), StoreSettings::default()).unwrap());
     {
         let store = open();
-        let mut machine = StateMachine::start(store.clone(), OutcomeLimits::default()).unwrap();
+        let mut machine = StateMachine::start(store.clone(), OutcomeLimits::default(), None).unwrap();
         let entries = [
             entry(1, put("a", "1")),
             entry(2, put("b", "1")),
@@ -66,7 +66,7 @@ fn within_one_batch_the_last_change_of_a_key_wins() {
             Err(_) => std::thread::yield_now(),
         }
     };
-    let mut machine = StateMachine::start(store, OutcomeLimits::default()).unwrap();
+    let mut machine = StateMachine::start(store, OutcomeLimits::default(), None).unwrap();
     let (applied, _) = runtime.block_on(machine.applied_state()).unwrap();
     assert_eq!(applied.unwrap().index, 6);
     assert_eq!(machine.ceiling().borrow().copies_max, 1);
@@ -82,7 +82,7 @@ fn a_condition_sees_what_came_before_it_also_within_one_commit_and_while_nothing
     let folder = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let store = Arc::new(FjallStore::open(folder.path(), StoreSettings::default()).unwrap());
-    let mut machine = StateMachine::start(store.clone(), OutcomeLimits::default()).unwrap();
+    let mut machine = StateMachine::start(store.clone(), OutcomeLimits::default(), None).unwrap();
     runtime.block_on(machine.apply(stream::iter([entry(1, put("a", "1"))]))).unwrap();
     store.set_lag(true);
     let delete = Change::Delete { key: "a".into() };
@@ -128,7 +128,7 @@ fn a_repeat_that_comes_late_is_found_on_disk() {
     let folder = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let store = Arc::new(FjallStore::open(folder.path(), StoreSettings::default()).unwrap());
-    let mut machine = StateMachine::start(store.clone(), OutcomeLimits::default()).unwrap();
+    let mut machine = StateMachine::start(store.clone(), OutcomeLimits::default(), None).unwrap();
     let last = RECENT as u64 + 3_000;
     let first = put("a", "first");
     let entries = (1..last).map(|index| entry(index, if index == 700 { first.clone() } else { put("b", "x") }));

@@ -1,5 +1,6 @@
 //! Settings of the request path, with their defaults and bounds. Reads no file: the node's `config` room does.
 
+use crate::request::tie::BARRIER_MAX;
 use crate::storage::device::DeviceConfig;
 use std::time::Duration;
 use tiedkv_protocol::ids::NodeId;
@@ -22,6 +23,9 @@ pub struct RequestConfig {
     pub aside_max: usize,
     /// Longest time a copy is set aside (also at most half of its time left). Default: the tie-delay cap.
     pub aside_limit: Duration,
+    /// Longest time a copy waits for the answer to its read barrier (also at most half of its time left). Default
+    /// 500 ms.
+    pub barrier_limit: Duration,
     /// Finished ties and early cancels remembered, over all stripes; an eviction costs a duplicate. Default 65,536.
     pub recent_ties_max: usize,
     /// Longest time left that a copy is given. Default 60 s.
@@ -58,6 +62,7 @@ impl RequestConfig {
             queue_max: 4096,
             aside_max: 256,
             aside_limit: TIE_DELAY_CAP,
+            barrier_limit: BARRIER_MAX,
             recent_ties_max: 64 * 1024,
             time_left_max: TIME_LEFT_MAX,
             caller_in_flight_max: 16 * 1024,

@@ -213,6 +213,22 @@ fn a_bound_of_staleness_is_measured_from_a_barrier_sent_and_an_error_when_it_can
     node.assert_balanced();
 }
 
+/// A barrier that takes longer than the tie-delay cap is waited for: nothing is behind, only not known yet.
+#[test]
+fn a_linearizable_read_waits_for_a_slow_barrier_longer_than_for_a_position() {
+    let questions = Arc::new(Questions::default());
+    let cluster = Cluster::with_barrier(1, |config| config.aside_limit = MS, questions.clone());
+    let node = cluster.node(0);
+    node.read(ReadRequest { level: ReadLevel::Linearizable, ..read(1) });
+    let asked = questions.0.lock().pop().expect("a question");
+    node.until("set aside", |c| c.set_aside == 1);
+    let much_later = clock::now() + 30 * MS;
+    node.until("longer than the limit", |_| clock::now() > much_later);
+    asked.answer(Ok(Position(0)));
+    assert!(node.answer().outcome.is_ok());
+    node.assert_balanced();
+}
+
 #[test]
 fn a_token_ahead_of_everything_is_refused_and_one_of_a_lagging_replica_waits() {
     let questions = Arc::new(Questions::default());

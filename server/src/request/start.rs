@@ -135,7 +135,11 @@ impl Worker {
             self.refuse(table, copy, failure);
             return false;
         }
-        let servable = if readiness == Ready::Yes { Servable::Now } else { Servable::NotYet };
+        let servable = match readiness {
+            Ready::Yes => Servable::Now,
+            Ready::NotBefore(Need::Barrier(_)) => Servable::NotKnown,
+            Ready::NotBefore(Need::Position(_)) | Ready::Never(_) => Servable::NotYet,
+        };
         match table.start(&copy.name, servable, path.service_p50(), now) {
             Start::Run(hand_over) => {
                 copy.begin(now, pace.slowed(self.service(copy)));

@@ -77,7 +77,7 @@ impl PathState {
             filer_entries_max: entries_max.div_ceil(2),
             ..RecentTiesBounds::of_stripes(STRIPES)
         };
-        let ties = TieSettings { recent, set_aside_max: config.aside_limit };
+        let ties = TieSettings { recent, set_aside_max: config.aside_limit, barrier_max: config.barrier_limit };
         let caps = Caps {
             caller_in_flight_max: config.caller_in_flight_max,
             connection_in_flight_max: config.connection_in_flight_max,

@@ -71,6 +71,8 @@ pub enum Servable {
     Now,
     /// It has not applied what the level asks for.
     NotYet,
+    /// What the level asks for is not known yet: the answer to a read barrier is on its way.
+    NotKnown,
 }
 
 /// What a worker does with a copy that it popped.
@@ -154,7 +156,8 @@ struct Entry<C> {
     copy: C,
     tie: Option<Tie>,
     deadline: Moment,
-    aside_until: Option<Moment>,
+    /// What it was set aside for, and until when at most.
+    aside: Option<(Servable, Moment)>,
 }
 
 /// Settings of a registry.
@@ -164,12 +167,22 @@ pub struct TieSettings {
     pub recent: RecentTiesBounds,
     /// Longest time set aside; half of the time left when that is less. Default: the cap of the tie delay.
     pub set_aside_max: Duration,
+    /// The same for the answer to a read barrier, which is as long as a round to the leader and its quorum. Default:
+    /// 500 ms.
+    pub barrier_max: Duration,
 }
+
+/// See [`TieSettings::barrier_max`].
+pub const BARRIER_MAX: Duration = Duration::from_millis(500);
 
 impl TieSettings {
     /// The defaults of one of `stripes` stripes.
     pub fn of_stripes(stripes: usize) -> Self {
-        Self { recent: RecentTiesBounds::of_stripes(stripes), set_aside_max: TIE_DELAY_CAP }
+        Self {
+            recent: RecentTiesBounds::of_stripes(stripes),
+            set_aside_max: TIE_DELAY_CAP,
+            barrier_max: BARRIER_MAX,
+        }
     }
 }
 
@@ -179,6 +192,7 @@ pub struct TieTable<C> {
     copies: HashMap<Race, Entry<C>, RandomState>,
     recent: RecentTies,
     set_aside_max: Duration,
+    barrier_max: Duration,
 }
 
 impl<C: StateCell + Clone> TieTable<C> {
@@ -188,6 +202,7 @@ impl<C: StateCell + Clone> TieTable<C> {
             copies: HashMap::default(),
             recent: RecentTies::new(settings.recent),
             set_aside_max: settings.set_aside_max,
+            barrier_max: settings.barrier_max,
         }
     }
 
@@ -208,7 +223,7 @@ impl<C: StateCell + Clone> TieTable<C> {
                 Filer::Client | Filer::Peer(_) => {}
             }
         }
-        self.copies.insert(race, Entry { copy, tie, deadline, aside_until: None });
+        self.copies.insert(race, Entry { copy, tie, deadline, aside: None });
         Arrival::Queue
     }
 
@@ -222,8 +237,8 @@ impl<C: StateCell + Clone> TieTable<C> {
         if now + service_p50 > entry.deadline {
             return if self.refuse(name, now) == Verdict::Answer { Start::Expired } else { Start::Gone };
         }
-        if servable == Servable::NotYet {
-            return self.set_aside(name, now);
+        if servable != Servable::Now {
+            return self.set_aside(name, servable, now);
         }
         match entry.copy.step(Phase::start) {
             StartStep::Started => {}
@@ -364,11 +379,15 @@ impl<C: StateCell + Clone> TieTable<C> {
         if overdue && self.finish(name, now) == Verdict::Answer { Start::Overdue } else { Start::RunsOn }
     }
 
-    fn set_aside(&mut self, name: &CopyName, now: Moment) -> Start {
-        let set_aside_max = self.set_aside_max;
+    fn set_aside(&mut self, name: &CopyName, lacks: Servable, now: Moment) -> Start {
+        let max = if lacks == Servable::NotKnown { self.barrier_max } else { self.set_aside_max };
         let Some(entry) = entry(&mut self.copies, name) else { return Start::Gone };
-        let limit = set_aside_max.min(entry.deadline.since(now) / 2);
-        let until = *entry.aside_until.get_or_insert(now + limit);
+        let until = match entry.aside {
+            Some((before, until)) if before == lacks => until,
+            // An answered barrier begins the wait for its position, once: it is never out again.
+            _ => now + max.min(entry.deadline.since(now) / 2),
+        };
+        entry.aside = Some((lacks, until));
         if now >= until {
             return if self.refuse(name, now) == Verdict::Answer { Start::Behind } else { Start::Gone };
         }

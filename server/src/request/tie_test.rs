@@ -326,6 +326,26 @@ fn tie_start_set_aside_no_longer_than_half_of_the_time_left_then_behind() {
 }
 
 #[test]
+fn tie_start_waits_for_a_barrier_by_a_limit_of_its_own_and_then_for_its_position() {
+    let mut table = table();
+    let deadline = NOW + 400 * MS;
+    assert_eq!(table.arrive(Arriving { deadline, ..arriving(tied(0)) }, NOW), Arrival::Queue);
+    let until = NOW + 200 * MS;
+    assert_eq!(
+        table.start(&tied(0), Servable::NotKnown, MS, NOW),
+        Start::SetAside { until },
+        "not the tie-delay cap"
+    );
+    assert!(table.queue_again(&tied(0)));
+    let answered = NOW + 150 * MS;
+    let until = answered + TIE_DELAY_CAP;
+    assert_eq!(table.start(&tied(0), Servable::NotYet, MS, answered), Start::SetAside { until });
+    assert!(table.queue_again(&tied(0)));
+    assert_eq!(table.start(&tied(0), Servable::NotYet, MS, until), Start::Behind);
+    assert!(table.is_empty());
+}
+
+#[test]
 fn tie_start_behind_by_refuse_is_answered_once() {
     let mut table = set_aside(tied(0));
     assert_eq!(table.refuse(&tied(0), NOW), Verdict::Answer);

@@ -14,7 +14,8 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use parking_lot::{Mutex, RwLock};
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tiedkv_protocol::ids::{Position, Version};
@@ -124,6 +125,7 @@ struct Writing {
 
 /// A replica's data on disk.
 pub struct FjallStore {
+    folder: PathBuf,
     database: Database,
     meta: Keyspace,
     writing: Mutex<Writing>,
@@ -166,9 +168,11 @@ impl FjallStore {
             }
         }
         let spaces = Spaces::open(&database, meta.generation, &settings)?;
+        sync_names(folder)?;
         let view = publishable(&database, &spaces, &meta);
         let swept = 0;
         Ok(Self {
+            folder: folder.to_owned(),
             database,
             meta: meta_keyspace,
             writing: Mutex::new(Writing { meta, spaces, swept }),
@@ -280,6 +284,7 @@ impl FjallStore {
             *next - 1
         };
         let spaces = Spaces::open(&self.database, generation, &self.settings)?;
+        sync_names(&self.folder)?;
         Ok(Install { store: self.clone(), generation, spaces, flipped: false })
     }
 
@@ -455,6 +460,12 @@ fn publishable(database: &Database, spaces: &Spaces, meta: &Meta) -> FjallView {
         note: meta.note.clone(),
         forgotten: meta.forgotten,
     }
+}
+
+/// The engine syncs what is in the folder of a new keyspace, not that the folder is there.
+fn sync_names(folder: &Path) -> Result<(), StorageError> {
+    let synced = File::open(folder.join("keyspaces")).and_then(|names| names.sync_all());
+    synced.map_err(|error| engine_error(error.into()))
 }
 
 #[cfg(test)]

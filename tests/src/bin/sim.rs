@@ -2,12 +2,14 @@
 //! client's pure rooms.
 //!
 //! `sim --table [--seconds N] [--seed N]`, `sim --storm [--seed N]`, `sim --cost`,
-//! `sim --seed N [--planted NAME]`, `sim --seeds N [--from N] [--planted NAME]`.
+//! `sim --seed N [--planted NAME]`, `sim --seeds N [--from N] [--planted NAME]`,
+//! `sim --raft --seed N`, `sim --raft --seeds N [--from N]`: worlds of replication.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tiedkv_client::policy::ReadPolicy;
+use tiedkv_tests::raftsim;
 use tiedkv_tests::sim::{Planted, WorldConfig, cost, play, storm, table};
 
 /// Counts what is allocated, for `--cost`.
@@ -45,7 +47,7 @@ fn main() -> ExitCode {
 }
 
 fn run(words: &[String]) -> Result<bool, String> {
-    let known = ["--table", "--storm", "--cost", "--seconds", "--seed", "--seeds", "--from", "--planted"];
+    let known = ["--table", "--storm", "--cost", "--seconds", "--seed", "--seeds", "--from", "--planted", "--raft"];
     if let Some(other) = words.iter().find(|word| word.starts_with("--") && !known.contains(&word.as_str())) {
         return Err(format!("{other} is not known; there are {}", known.join(", ")));
     }
@@ -83,6 +85,9 @@ fn run(words: &[String]) -> Result<bool, String> {
         Some(_) => (number("--seed", 1)?, 1),
         None => (number("--from", 0)?, number("--seeds", 1_000)?),
     };
+    if words.iter().any(|word| word == "--raft") {
+        return Ok(raft(from, count));
+    }
     let mut bad = 0_u64;
     for seed in from..from.saturating_add(count) {
         let outturn = play(seed, planted);
@@ -112,4 +117,19 @@ fn run(words: &[String]) -> Result<bool, String> {
     }
     println!("{count} seeds, {bad} with violations");
     Ok(bad == 0)
+}
+
+/// Worlds of replication; true when every promise held.
+fn raft(from: u64, count: u64) -> bool {
+    let mut bad = 0_u64;
+    for seed in from..from.saturating_add(count) {
+        let told = raftsim::run(seed, None);
+        if count == 1 {
+            println!("seed {seed}: {told:#?}");
+        }
+        bad += u64::from(!told.broken.is_empty());
+        told.broken.iter().for_each(|broken| println!("seed {seed}: \"{}\": {}", broken.promise, broken.what));
+    }
+    println!("{count} seeds, {bad} with violations");
+    bad == 0
 }

@@ -1,11 +1,12 @@
 //! One run from start to verdict: cluster, relays, load, faults, healing, last reads, checks; what is kept of a bad one.
 
 use super::Clock;
-use super::faults::{Fault, Victims};
+use super::faults::{Fault, Victims, places};
 use super::load::{Count, Seen, Session, counter};
-use super::relay::{Network, Place};
+use super::relay::Network;
 use crate::check::history::Violation;
 use crate::check::{linear, session};
+use crate::powercut::library;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +60,14 @@ pub struct Report {
 /// # Errors
 /// When the cluster cannot be started, or started again: nothing was judged then.
 pub async fn run(settings: &Settings, mut tell: impl FnMut(&str)) -> Result<Report, String> {
+    // Holds the program that starts nodes; gone after them.
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let mut settings = settings.clone();
+    match library::wrap(folder.path(), &settings.binary) {
+        Ok(program) => settings.binary = program,
+        Err(why) => tell(&format!("no slow disks: {why}")),
+    }
+    let settings = &settings;
     let (mut cluster, network) = start(settings).await?;
     let mut clients = Vec::new();
     for _ in 0..2 {
@@ -70,7 +79,8 @@ pub async fn run(settings: &Settings, mut tell: impl FnMut(&str)) -> Result<Repo
         let client = &clients[number as usize % clients.len()];
         sessions.spawn(Session::new(number, client, clock, settings.seed).run(settings.span));
     }
-    let mut victims = Victims { cluster: &mut cluster, network: &network, client: &clients[0] };
+    let members = cluster.nodes().iter().map(|node| node.id()).collect();
+    let mut victims = Victims { cluster: &mut cluster, network: &network, client: &clients[0], members };
     let faults = play(&mut victims, settings, clock, &mut tell).await?;
     let mut seen = Seen::default();
     while let Some(one) = sessions.join_next().await {
@@ -96,13 +106,7 @@ async fn start(settings: &Settings) -> Result<(LocalCluster, Network), String> {
     let mut why = String::new();
     for _ in 0..3 {
         let mut cluster = LocalCluster::spawn(spec(settings)).map_err(|error| error.to_string())?;
-        let places: Vec<Place> = cluster
-            .nodes()
-            .iter()
-            .zip(cluster.known())
-            .map(|(node, (_, dialled))| Place { node: node.id(), listens: node.ports(), dialled: *dialled })
-            .collect();
-        let opened = Network::open(&places).map_err(|error| format!("relays: {error}"));
+        let opened = Network::open(&places(&cluster)).map_err(|error| format!("relays: {error}"));
         let ready = match &opened {
             Ok(_) => cluster.wait_ready().await.map_err(|error| error.to_string()),
             Err(why) => Err(why.clone()),
@@ -159,7 +163,7 @@ async fn play(
         tell(&line);
         done.push(line);
         tokio::time::sleep(lasts).await;
-        victims.heal(fault, &struck)?;
+        victims.heal(fault, &struck).await?;
     }
 }
 

@@ -1,12 +1,11 @@
-//! Reads the journal of the power-cut library and builds, for any prefix of it, the folder as a disk may hold it that
-//! lost its power there: bytes of files as of their last sync, entries of folders as of their last sync.
-//!
-//! A synced file also keeps its name, as on ext4, xfs and btrfs; everything else that was not synced is gone.
+//! Reads the journal of the power-cut library and builds, for any prefix of it, a folder that a disk may hold which
+//! lost its power there: bytes of files as of their last sync; names as of the last sync of their folder, or the newest
+//! ones, as when a file system writes names before bytes ([`Names`]). Nothing else that was not synced is there.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 /// One record.
@@ -15,7 +14,6 @@ pub struct Record {
     kind: Kind,
     inode: u64,
     number: u64,
-    path: String,
     data: Vec<u8>,
 }
 
@@ -26,6 +24,7 @@ enum Kind {
     Sync,
     SyncFolder,
     Create,
+    Entries,
 }
 
 /// A journal in memory.
@@ -59,18 +58,13 @@ impl Journal {
                 3 => Kind::Sync,
                 4 => Kind::SyncFolder,
                 5 => Kind::Create,
+                6 => Kind::Entries,
                 other => return Err(damaged(&format!("kind {other} at {at}"))),
             };
             let (path, data) = (length(17), length(21));
             let Some(body) = bytes.get(at + 25..at + 25 + path + data) else { break };
             journal.starts.push(at as u64);
-            journal.records.push(Record {
-                kind,
-                inode: number(1),
-                number: number(9),
-                path: String::from_utf8_lossy(&body[..path]).into_owned(),
-                data: body[path..].to_vec(),
-            });
+            journal.records.push(Record { kind, inode: number(1), number: number(9), data: body[path..].to_vec() });
             at += 25 + path + data;
         }
         Ok(journal)
@@ -97,6 +91,18 @@ impl Journal {
     }
 }
 
+/// Which names of files and folders survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// Those of the last sync of their folder.
+    Synced,
+    /// All that were there: made, renamed and removed.
+    Newest,
+}
+
+/// What was made under an inode at one time: inodes are used again.
+type Thing = u64;
+
 #[derive(Clone, Debug, Default)]
 struct Bytes {
     /// Zero beyond its end, up to `length`.
@@ -106,17 +112,21 @@ struct Bytes {
 
 #[derive(Clone, Debug, Default)]
 struct Known {
-    path: String,
     durable: Bytes,
     pending: Vec<Record>,
+    synced: Entries,
+    newest: Entries,
 }
+
+/// Names, things, folder or not.
+type Entries = BTreeMap<String, (Thing, bool)>;
 
 /// What a disk holds for certain.
 #[derive(Debug, Default)]
 pub struct Disk {
-    files: HashMap<u64, Known>,
-    /// Of each folder that was synced, or holds something that was: names, inodes, folder or not.
-    folders: BTreeMap<String, BTreeMap<String, (u64, bool)>>,
+    things: HashMap<Thing, Known>,
+    of_inode: HashMap<u64, Thing>,
+    root: Option<Thing>,
 }
 
 impl Bytes {
@@ -134,86 +144,115 @@ impl Bytes {
                 self.written.truncate(usize::try_from(record.number).unwrap_or(usize::MAX));
                 self.length = record.number;
             }
-            Kind::Sync | Kind::SyncFolder | Kind::Create => {}
+            Kind::Sync | Kind::SyncFolder | Kind::Create | Kind::Entries => {}
         }
     }
 }
 
-fn parent(path: &str) -> Option<(&str, &str)> {
-    match path.rsplit_once('/') {
-        Some(both) => Some(both),
-        None if path.is_empty() => None,
-        None => Some(("", path)),
-    }
-}
-
 impl Disk {
+    /// The disk of a folder that was empty when the journal began.
+    ///
+    /// # Errors
+    /// When the folder cannot be looked at.
+    pub fn of(root: &Path) -> io::Result<Self> {
+        let mut disk = Self::default();
+        disk.root = Some(disk.thing(std::fs::metadata(root)?.ino()));
+        Ok(disk)
+    }
+
+    fn thing(&mut self, inode: u64) -> Thing {
+        match self.of_inode.get(&inode) {
+            Some(thing) => *thing,
+            None => self.make(inode),
+        }
+    }
+
+    fn make(&mut self, inode: u64) -> Thing {
+        let thing = self.things.len() as Thing;
+        self.things.insert(thing, Known::default());
+        self.of_inode.insert(inode, thing);
+        thing
+    }
+
     /// The next record.
     ///
     /// # Errors
     /// When a folder's entries cannot be read.
     pub fn apply(&mut self, record: &Record) -> io::Result<()> {
-        let file = self.files.entry(record.inode).or_default();
+        if record.kind == Kind::Create {
+            self.make(record.inode);
+            return Ok(());
+        }
+        let entries = self.entries(&record.data, record.kind)?;
+        let thing = self.thing(record.inode);
+        let known = self.things.entry(thing).or_default();
         match record.kind {
-            Kind::Create if file.path != record.path => {
-                *file = Known { path: record.path.clone(), ..Known::default() };
-                self.forget(record.inode, &record.path);
-            }
             Kind::Create => {}
-            Kind::Write | Kind::Truncate => file.pending.push(record.clone()),
+            Kind::Write | Kind::Truncate => known.pending.push(record.clone()),
             Kind::Sync => {
-                file.path.clone_from(&record.path);
-                for pending in std::mem::take(&mut file.pending) {
-                    file.durable.apply(&pending);
+                for pending in std::mem::take(&mut known.pending) {
+                    known.durable.apply(&pending);
                 }
-                self.forget(record.inode, &record.path);
-                self.keep(&record.path, record.inode, false);
             }
+            Kind::Entries => known.newest = entries,
             Kind::SyncFolder => {
-                self.files.remove(&record.inode);
-                let entries = entries(&record.data)?;
-                self.folders.insert(record.path.clone(), entries);
-                self.keep(&record.path, record.inode, true);
+                known.newest.clone_from(&entries);
+                known.synced = entries;
             }
         }
         Ok(())
     }
 
-    /// An inode is known by one name.
-    fn forget(&mut self, inode: u64, path: &str) {
-        for (folder, entries) in &mut self.folders {
-            entries.retain(|name, (other, _)| {
-                *other != inode || parent(path) == Some((folder.as_str(), name.as_str()))
-            });
+    fn entries(&mut self, mut data: &[u8], kind: Kind) -> io::Result<Entries> {
+        let mut entries = Entries::new();
+        if !matches!(kind, Kind::SyncFolder | Kind::Entries) {
+            return Ok(entries);
         }
-    }
-
-    fn keep(&mut self, path: &str, inode: u64, folder: bool) {
-        let (mut path, mut entry) = (path, (inode, folder));
-        while let Some((above, name)) = parent(path) {
-            self.folders.entry(above.to_owned()).or_default().entry(name.to_owned()).or_insert(entry);
-            (path, entry) = (above, (0, true));
+        while !data.is_empty() {
+            let short = || damaged("the entries of a folder");
+            let (inode, rest) = data.split_first_chunk::<8>().ok_or_else(short)?;
+            let (folder, rest) = rest.split_first().ok_or_else(short)?;
+            let (length, rest) = rest.split_first_chunk::<2>().ok_or_else(short)?;
+            let length = usize::from(u16::from_le_bytes(*length));
+            let name = rest.get(..length).ok_or_else(short)?;
+            let thing = self.thing(u64::from_le_bytes(*inode));
+            entries.insert(String::from_utf8_lossy(name).into_owned(), (thing, *folder == 1));
+            data = &rest[length..];
         }
+        Ok(entries)
     }
 
     /// Makes the folder.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn build(&self, target: &Path) -> io::Result<()> {
-        self.build_folder("", target)
+    pub fn build(&self, names: Names, target: &Path) -> io::Result<()> {
+        let Some(root) = self.root else { return Ok(()) };
+        self.build_folder(root, names, target, &mut HashSet::new())
     }
 
-    fn build_folder(&self, path: &str, target: &Path) -> io::Result<()> {
+    /// A folder that was renamed may be named twice by what was synced: it is built where it is met first.
+    fn build_folder(
+        &self,
+        folder: Thing,
+        names: Names,
+        target: &Path,
+        built: &mut HashSet<Thing>,
+    ) -> io::Result<()> {
         std::fs::create_dir_all(target)?;
-        for (name, (inode, folder)) in self.folders.get(path).into_iter().flatten() {
-            let (below, target) = (join(path, name), target.join(name));
+        let Some(known) = self.things.get(&folder).filter(|_| built.insert(folder)) else { return Ok(()) };
+        let entries = match names {
+            Names::Synced => &known.synced,
+            Names::Newest => &known.newest,
+        };
+        for (name, (thing, folder)) in entries {
+            let target = target.join(name);
             if *folder {
-                self.build_folder(&below, &target)?;
+                self.build_folder(*thing, names, &target, built)?;
                 continue;
             }
             let file = File::create(&target)?;
-            if let Some(known) = self.files.get(inode) {
+            if let Some(known) = self.things.get(thing) {
                 file.write_all_at(&known.durable.written, 0)?;
                 file.set_len(known.durable.length)?;
             }
@@ -227,7 +266,6 @@ impl Disk {
     /// # Errors
     /// When the system refuses.
     pub fn unexplained(&self, root: &Path) -> io::Result<Vec<String>> {
-        use std::os::unix::fs::MetadataExt;
         let (mut found, mut folders) = (Vec::new(), vec![root.to_owned()]);
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(folder)? {
@@ -239,7 +277,8 @@ impl Disk {
                     folders.push(path);
                     continue;
                 }
-                let mut all = self.files.get(&meta.ino()).cloned().unwrap_or_default();
+                let known = self.of_inode.get(&meta.ino()).and_then(|thing| self.things.get(thing));
+                let mut all = known.cloned().unwrap_or_default();
                 for pending in &all.pending {
                     all.durable.apply(pending);
                 }
@@ -252,24 +291,4 @@ impl Disk {
         }
         Ok(found)
     }
-}
-
-fn join(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
-}
-
-fn entries(mut data: &[u8]) -> io::Result<BTreeMap<String, (u64, bool)>> {
-    let mut entries = BTreeMap::new();
-    while !data.is_empty() {
-        let short = || damaged("the entries of a folder");
-        let (inode, rest) = data.split_first_chunk::<8>().ok_or_else(short)?;
-        let (folder, rest) = rest.split_first().ok_or_else(short)?;
-        let (length, rest) = rest.split_first_chunk::<2>().ok_or_else(short)?;
-        let length = usize::from(u16::from_le_bytes(*length));
-        let name = rest.get(..length).ok_or_else(short)?;
-        let name = String::from_utf8_lossy(name).into_owned();
-        entries.insert(name, (u64::from_le_bytes(*inode), *folder == 1));
-        data = &rest[length..];
-    }
-    Ok(entries)
 }

@@ -1,0 +1,166 @@
+//! `tiedkv bench levels`: three servers on this machine, and what guarantees cost, as ratios of one run. Reads are untied and
+//! spread over all replicas, so two of three linearizable ones ask the leader over the network.
+
+use crate::args::Format;
+use crate::bench_args::BenchLevels;
+use crate::outcome::End;
+use crate::output;
+use crate::signals::Signals;
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use tiedkv_benches::clock;
+use tiedkv_benches::cluster::local::{ClusterSpec, LocalCluster};
+use tiedkv_benches::cluster::{Device, Storage};
+use tiedkv_benches::load::ping::{PingLoop, run as ping};
+use tiedkv_client::{Client, Config, Expect, Level, ReadOptions, ReadPolicy, View, WriteOptions};
+use tokio::task::JoinSet;
+
+const MANY: u32 = 64;
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+const STOP_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Runs the command.
+///
+/// # Errors
+/// When a server does not start or answer.
+pub async fn run(args: &BenchLevels, format: Format) -> Result<End> {
+    let mut signals = Signals::listen()?;
+    let mut spec = ClusterSpec::of_this_program().context("the path of this program")?;
+    spec.settings.device = Device::Real;
+    spec.settings.storage = Storage::Disk;
+    let mut cluster = tokio::select! {
+        cluster = LocalCluster::start(spec) => cluster?,
+        () = signals.next() => return Ok(End::Interrupted),
+    };
+    let end = tokio::select! {
+        measured = measure(args, &cluster, format) => measured.map(|()| End::Ok),
+        () = signals.next() => Ok(End::Interrupted),
+    };
+    cluster.stop_all(STOP_DEADLINE).await;
+    end
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Put,
+    CompareAndSet,
+    Get(Level),
+}
+
+const SESSION: Call = Call::Get(Level::Session);
+const STALE: Call = Call::Get(Level::Stale { bound: None });
+const LINEARIZABLE: Call = Call::Get(Level::Linearizable);
+
+/// Calls per second and their median, microseconds.
+#[derive(Clone, Copy)]
+struct Figures {
+    per_s: f64,
+    p50_us: f64,
+}
+
+async fn measure(args: &BenchLevels, cluster: &LocalCluster, format: Format) -> Result<()> {
+    let client = Client::connect(Config::from_url(&cluster.url())?).await?;
+    client.all_connected(CONNECT_DEADLINE).await?;
+    let span = Duration::from_secs(args.seconds.into());
+    let mut rounds = Vec::new();
+    for round in 0..args.rounds {
+        let address = cluster.nodes()[0].ports().client();
+        let certs = cluster.certs();
+        let link = ping(&PingLoop { address, certs: &certs, concurrency: 1, duration: span / 2 }).await?;
+        // Either goes first as often as the other.
+        let pair = async |one, other, callers| {
+            let calls = if round % 2 == 0 { [one, other] } else { [other, one] };
+            let first = play(&client, calls[0], callers, span).await?;
+            let second = play(&client, calls[1], callers, span).await?;
+            anyhow::Ok(if round % 2 == 0 { (first, second) } else { (second, first) })
+        };
+        let (linearizable, session) = pair(LINEARIZABLE, SESSION, MANY).await?;
+        let (waited, stale) = pair(SESSION, STALE, MANY).await?;
+        let (alone, bare) = pair(LINEARIZABLE, STALE, 1).await?;
+        let (cas, put) = pair(Call::CompareAndSet, Call::Put, MANY).await?;
+        let trip = link.p50_us as f64;
+        rounds.push(json!({
+            "linearizable_64_per_s": linearizable.per_s,
+            "session_64_per_s": session.per_s,
+            "linearizable_over_session": linearizable.per_s / session.per_s,
+            "session_over_stale": waited.per_s / stale.per_s,
+            "round_trip_p50_us": trip,
+            "linearizable_1_p50_us": alone.p50_us,
+            "stale_1_p50_us": bare.p50_us,
+            "extra_over_trip_and_quorum": (alone.p50_us - bare.p50_us) / (2.0 * trip),
+            "cas_over_put": cas.per_s / put.per_s,
+        }));
+    }
+    let document = json!({ "rounds": rounds.len(), "median": medians(&rounds), "all": rounds });
+    match format {
+        Format::Json => output::json(&document),
+        Format::Table | Format::Raw => output::bytes(table(&document["median"]).as_bytes()),
+    }
+}
+
+/// So many callers, each with a key of its own and one call out at a time.
+async fn play(client: &Client, call: Call, callers: u32, span: Duration) -> Result<Figures> {
+    let end = clock::now() + span;
+    let mut tasks = JoinSet::new();
+    for caller in 0..callers {
+        let view = client.view(u64::from(caller));
+        tasks.spawn(one(view, format!("caller {caller}"), call, end));
+    }
+    let mut spans = Vec::new();
+    while let Some(own) = tasks.join_next().await {
+        spans.extend(own??);
+    }
+    spans.sort_unstable();
+    let p50 = spans.get(spans.len() / 2).context("no calls")?;
+    Ok(Figures { per_s: spans.len() as f64 / span.as_secs_f64(), p50_us: p50.as_secs_f64() * 1e6 })
+}
+
+async fn one(view: View, key: String, call: Call, end: Instant) -> Result<Vec<Duration>> {
+    let (value, mut spans) = ("x".repeat(100), Vec::new());
+    let mut last = view.put_with(key.clone(), value.clone(), WriteOptions::default()).await?.version;
+    while clock::now() < end {
+        let began = clock::now();
+        match call {
+            Call::Put => drop(view.put_with(key.clone(), value.clone(), WriteOptions::default()).await?),
+            Call::CompareAndSet => {
+                let expect = Expect::Version(last);
+                let set = view.compare_and_set(key.clone(), expect, value.clone(), WriteOptions::default()).await?;
+                last = set.applied().context("nobody else writes this key")?.version;
+            }
+            Call::Get(level) => {
+                let (policy, level) = (Some(ReadPolicy::UNTIED), Some(level));
+                view.get_with(key.clone(), ReadOptions { policy, level, ..ReadOptions::default() }).await?;
+            }
+        }
+        spans.push(began.elapsed());
+    }
+    Ok(spans)
+}
+
+fn medians(rounds: &[Value]) -> Value {
+    let names = rounds.first().and_then(Value::as_object).into_iter().flat_map(|round| round.keys());
+    let median = |name: &String| {
+        let mut figures: Vec<f64> = rounds.iter().filter_map(|round| round[name].as_f64()).collect();
+        figures.sort_unstable_by(f64::total_cmp);
+        (name.clone(), json!(figures.get(figures.len() / 2)))
+    };
+    Value::Object(names.map(median).collect())
+}
+
+fn table(median: &Value) -> String {
+    let number = |name: &str, digits: usize| format!("{:.digits$}", median[name].as_f64().unwrap_or(f64::NAN));
+    let mut text = String::from("| figure | here | bound |\n|---|---|---|\n");
+    let mut row = |figure: &str, here: String, bound: &str| {
+        text.push_str(&format!("| {figure} | {here} | {bound} |\n"));
+    };
+    row("session gets/s, 64 callers", number("session_64_per_s", 0), "");
+    row("linearizable gets/s over that", number("linearizable_over_session", 2), ">= 0.4");
+    row("session gets/s over stale gets/s", number("session_over_stale", 3), ">= 0.95");
+    row("one round trip p50, us", number("round_trip_p50_us", 0), "");
+    row("stale get p50, one caller, us", number("stale_1_p50_us", 0), "");
+    row("linearizable get p50, one caller, us", number("linearizable_1_p50_us", 0), "");
+    row("what it takes longer, over two round trips", number("extra_over_trip_and_quorum", 2), "<= 1.2");
+    row("compare-and-sets/s over puts/s, 64 callers", number("cas_over_put", 2), ">= 0.9");
+    text
+}
