@@ -30,6 +30,16 @@ fn a_wrong_flag_names_the_nearest() {
 }
 
 #[test]
+fn bench_run_takes_one_kind_of_call_or_a_mix() {
+    let parse = |words: &[&str]| Cli::try_parse_from(["tiedkv", "bench", "run"].iter().chain(words));
+    assert!(parse(&["--op", "put", "--concurrency", "64", "--duration", "10s", "--json", "file"]).is_ok());
+    assert!(parse(&["--mix", "get=9,put=1"]).is_ok());
+    assert!(parse(&["--op", "get", "--mix", "get=9,put=1"]).is_err());
+    let error = parse(&["--op", "puts"]).unwrap_err().to_string();
+    assert!(error.contains("get, multi_get, put or scan"), "{error}");
+}
+
+#[test]
 fn the_help_fits_a_screen_and_shows_examples() {
     let help = Cli::command().term_width(100).render_long_help().to_string();
     assert!(help.lines().count() <= 50, "{} lines:\n{help}", help.lines().count());

@@ -85,9 +85,13 @@ pub fn decode_value(bytes: &[u8]) -> Result<KeptValue<'_>, StorageError> {
     }
 }
 
+/// What the engine says of each write after one of its own failed in the background, whose error it keeps to itself.
+pub const POISONED: &str = "the storage engine takes no more writes since one of its own writes or fsyncs failed; the kernel's log names the disk's error";
+
 /// What an engine error is to us.
 pub(super) fn engine_error(error: fjall::Error) -> StorageError {
     match &error {
+        fjall::Error::Poisoned => StorageError::Failed(POISONED.to_owned()),
         fjall::Error::Io(io) if io.kind() == std::io::ErrorKind::StorageFull => StorageError::Full(io.to_string()),
         _ => StorageError::Failed(error.to_string()),
     }

@@ -23,6 +23,8 @@ use tiedkv_server::transport::tls::{CertificateFiles, Credentials};
 /// Writers; each has a key of its own, a pair of keys that it writes in one batch, and one write out at a time.
 pub const WRITERS: u64 = 6;
 const NODE: NodeId = NodeId(1);
+/// The variable that tells the preloaded library which call is to fail.
+pub const FAIL: &str = "POWERCUT_FAIL";
 
 /// What the victim said, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +66,14 @@ impl Said {
             ("leads", [bytes, term]) => Some(Self::Leads(bytes.parse().ok()?, term.parse().ok()?)),
             ("failed", _) => Some(Self::Failed(rest.to_owned())),
             ("latched", _) => Some(Self::Latched(rest.to_owned())),
+            _ => None,
+        }
+    }
+
+    /// The key and number that it asks for.
+    pub fn asked(&self) -> Option<(&str, u64)> {
+        match self {
+            Self::Asks(key, number) => Some((key, *number)),
             _ => None,
         }
     }
@@ -172,15 +182,28 @@ pub async fn leads(group: &Group) -> Result<u64, String> {
     Err(format!("it does not lead: {:?}", group.status()))
 }
 
-/// The life of the victim: lives times opened, written by all writers, closed.
+/// The life of the victim: lives times opened, written by all writers, closed. Over a disk that fails it ends where
+/// that shows, perhaps while it opens again.
 ///
 /// # Errors
-/// When the group does not start or lead.
+/// When the group does not start or lead although the disk does not fail.
 pub async fn live(certs: &Path, data: &Path, journal: &Path, lives: u64, writes: u64) -> Result<(), String> {
     let length = || std::fs::metadata(journal).map_or(0, |meta| meta.len());
+    let failing = std::env::var_os(FAIL).is_some();
     for life in 0..lives {
-        let group = Arc::new(open(certs, data)?);
-        let term = leads(&group).await?;
+        let begun = async {
+            let group = Arc::new(open(certs, data)?);
+            let term = leads(&group).await?;
+            Ok((group, term))
+        };
+        let (group, term) = match begun.await {
+            Err(why) if failing && life > 0 => {
+                Said::Failed("start".to_owned()).say();
+                Said::Latched(why).say();
+                return Ok(());
+            }
+            begun => begun?,
+        };
         Said::Leads(length(), term).say();
         let mut writers = tokio::task::JoinSet::new();
         for writer in 0..WRITERS {
@@ -196,12 +219,23 @@ pub async fn live(certs: &Path, data: &Path, journal: &Path, lives: u64, writes:
                             let length = std::fs::metadata(&journal).map_or(0, |meta| meta.len());
                             keys.into_iter().for_each(|key| Said::Acknowledged(length, key, number).say());
                         }
-                        Err(code) => return Said::Failed(code).say(),
+                        Err(code) => {
+                            Said::Failed(code).say();
+                            return false;
+                        }
                     }
                 }
+                true
             });
         }
-        while writers.join_next().await.is_some() {}
+        let mut fatal = group.fatal();
+        while let Some(well) = writers.join_next().await {
+            if !well.map_err(|error| error.to_string())? {
+                // The one who tells of it may be later than the one who is told.
+                let told = tokio::time::timeout(Duration::from_secs(5), fatal.wait_for(Option::is_some)).await;
+                drop(told);
+            }
+        }
         if let Some(why) = group.fatal().borrow().clone() {
             Said::Latched(why).say();
             return Ok(());
