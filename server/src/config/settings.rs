@@ -107,7 +107,7 @@ settings! {
     /// Log entries that stay for slow followers after that; one further behind gets a snapshot.
     log_keep_entries "log_keep_entries": u64 = "10000", count(0, 1 << 30);
     /// Replicas compare their states after this many log entries; 0: never. The same on all members.
-    check_entries "check_entries": u64 = "100000", count(0, 1 << 40);
+    check_entries "check_entries": u64 = "10000000", count(0, 1 << 40);
     /// Outcomes of writes kept, so that a repeat is answered and not applied again; 24 bytes of memory each. The same on
     /// all members.
     outcomes_max "outcomes_max": u64 = "1000000", count(1024, 1 << 30);

@@ -108,9 +108,10 @@ pub struct GroupConfig {
     pub udp_buffer_bytes: usize,
     /// Writes are refused while the disk has less than this free, bytes; default 128 MiB: two journals of the store.
     pub disk_reserve_bytes: u64,
-    /// Replicas compare their states after so many entries; 0: never. The same on all members. Default 100,000.
+    /// Replicas compare their states after so many entries; 0: never. The same on all members. Default 10 million: what is
+    /// overwritten while a state waits to be hashed stays in memory.
     pub check_entries: u64,
-    /// Each hashes its state at a moment of its own within this time; default 30 s.
+    /// Each hashes its state at a moment of its own within this time; default 5 s.
     pub check_window: Duration,
 }
 
@@ -133,8 +134,8 @@ impl GroupConfig {
             store: StoreSettings::default(),
             udp_buffer_bytes: 2 << 20,
             disk_reserve_bytes: 128 << 20,
-            check_entries: 100_000,
-            check_window: Duration::from_secs(30),
+            check_entries: 10_000_000,
+            check_window: Duration::from_secs(5),
         }
     }
 }

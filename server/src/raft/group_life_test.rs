@@ -23,6 +23,18 @@ fn fill(cluster: &Cluster, count: usize, value: &str) -> Position {
 }
 
 #[test]
+fn an_heir_that_does_not_answer_costs_no_writes_but_those_of_the_wait() {
+    let mut cluster = Cluster::start(|_| {});
+    let leader = cluster.leader();
+    let dead = (leader + 1) % 3;
+    cluster.groups[dead] = None;
+    let (heir, wait) = (Some(cluster.members[dead].node), Duration::from_millis(300));
+    let handed = cluster.runtime.block_on(cluster.group(leader).transfer_leader(heir, wait));
+    assert_eq!(handed.unwrap_err().code, ErrorCode::Expired);
+    eventually("writes go on", || cluster.write(cluster.leader(), put("after", cluster.next()), "x").ok());
+}
+
+#[test]
 fn a_follower_far_behind_gets_a_snapshot_while_the_others_serve() {
     let mut cluster = Cluster::start(often);
     let leader = cluster.leader();

@@ -322,7 +322,7 @@ pub(super) async fn transfer(
     to: Option<NodeId>,
     wait: Duration,
 ) -> Result<NodeId, Failure> {
-    let mut metrics = raft.metrics();
+    let metrics = raft.metrics();
     let (leader, heir) = {
         let metrics = metrics.borrow_watched();
         let voter = to.filter(|to| metrics.membership_config.voter_ids().any(|voter| voter == to.0));
@@ -339,8 +339,18 @@ pub(super) async fn transfer(
     if heir == own {
         return Ok(own);
     }
-    let stopped =
-        |error: &dyn std::fmt::Display| Failure::new(ErrorCode::TryElsewhere, format!("stopped: {error}"));
+    // Of its own, so that it comes to its end although who asked for it waits no more.
+    let handed = tokio::spawn(hand_over(raft.clone(), own, heir, wait)).await;
+    handed.unwrap_or_else(|error| Err(stopped(&error)))
+}
+
+async fn hand_over(
+    raft: Raft<TypeConfig, StateMachine>,
+    own: NodeId,
+    heir: NodeId,
+    wait: Duration,
+) -> Result<NodeId, Failure> {
+    let mut metrics = raft.metrics();
     let handed = timeout(wait, async {
         raft.trigger().transfer_leader(heir.0).await.map_err(|error| stopped(&error))?;
         loop {
@@ -351,7 +361,17 @@ pub(super) async fn transfer(
             metrics.changed().await.map_err(|error| stopped(&error))?;
         }
     });
-    handed
-        .await
-        .unwrap_or_else(|_| Err(Failure::new(ErrorCode::Expired, format!("{heir} has not taken over in {wait:?}"))))
+    match handed.await {
+        Ok(answer) => answer,
+        Err(_) => {
+            // A leader of openraft that has named an heir takes no more writes in its term, whether or not the heir
+            // can take over: another term has to begin.
+            raft.trigger().elect(false).await.map_err(|error| stopped(&error))?;
+            Err(Failure::new(ErrorCode::Expired, format!("{heir} has not taken over in {wait:?}")))
+        }
+    }
+}
+
+fn stopped(error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(ErrorCode::TryElsewhere, format!("stopped: {error}"))
 }
