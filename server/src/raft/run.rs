@@ -364,8 +364,8 @@ async fn hand_over(
     match handed.await {
         Ok(answer) => answer,
         Err(_) => {
-            // A leader of openraft that has named an heir takes no more writes in its term, whether or not the heir
-            // can take over: another term has to begin.
+            // A leader of openraft that has named an heir takes no more writes in its term. The others begin another
+            // when they miss its heartbeats, which have stopped; this one does not wait for them.
             raft.trigger().elect(false).await.map_err(|error| stopped(&error))?;
             Err(Failure::new(ErrorCode::Expired, format!("{heir} has not taken over in {wait:?}")))
         }
