@@ -322,7 +322,7 @@ pub(super) async fn transfer(
     to: Option<NodeId>,
     wait: Duration,
 ) -> Result<NodeId, Failure> {
-    let metrics = raft.metrics();
+    let mut metrics = raft.metrics();
     let (leader, heir) = {
         let metrics = metrics.borrow_watched();
         let voter = to.filter(|to| metrics.membership_config.voter_ids().any(|voter| voter == to.0));
@@ -339,18 +339,8 @@ pub(super) async fn transfer(
     if heir == own {
         return Ok(own);
     }
-    // Of its own, so that it comes to its end although who asked for it waits no more.
-    let handed = tokio::spawn(hand_over(raft.clone(), own, heir, wait)).await;
-    handed.unwrap_or_else(|error| Err(stopped(&error)))
-}
-
-async fn hand_over(
-    raft: Raft<TypeConfig, StateMachine>,
-    own: NodeId,
-    heir: NodeId,
-    wait: Duration,
-) -> Result<NodeId, Failure> {
-    let mut metrics = raft.metrics();
+    let stopped =
+        |error: &dyn std::fmt::Display| Failure::new(ErrorCode::TryElsewhere, format!("stopped: {error}"));
     let handed = timeout(wait, async {
         raft.trigger().transfer_leader(heir.0).await.map_err(|error| stopped(&error))?;
         loop {
@@ -361,17 +351,7 @@ async fn hand_over(
             metrics.changed().await.map_err(|error| stopped(&error))?;
         }
     });
-    match handed.await {
-        Ok(answer) => answer,
-        Err(_) => {
-            // A leader of openraft that has named an heir takes no more writes in its term. The others begin another
-            // when they miss its heartbeats, which have stopped; this one does not wait for them.
-            raft.trigger().elect(false).await.map_err(|error| stopped(&error))?;
-            Err(Failure::new(ErrorCode::Expired, format!("{heir} has not taken over in {wait:?}")))
-        }
-    }
-}
-
-fn stopped(error: &dyn std::fmt::Display) -> Failure {
-    Failure::new(ErrorCode::TryElsewhere, format!("stopped: {error}"))
+    handed
+        .await
+        .unwrap_or_else(|_| Err(Failure::new(ErrorCode::Expired, format!("{heir} has not taken over in {wait:?}"))))
 }

@@ -30,8 +30,6 @@ pub struct World {
     pub watch: SharedWatch,
     /// The bug that was put in.
     pub planted: Option<Planted>,
-    /// Who named an heir last.
-    handed_by: Mutex<Option<u64>>,
 }
 
 /// Kinds of fault.
@@ -76,7 +74,6 @@ impl World {
             clocks: Mutex::default(),
             watch: SharedWatch::default(),
             planted,
-            handed_by: Mutex::default(),
         });
         for node in 1..=nodes {
             let log = SimLog::new(node, planted);
@@ -165,7 +162,6 @@ impl World {
                 let heir = self.names()[draw(self.names().len() as u64) as usize];
                 if let Some(leader) = self.leader().and_then(|leader| self.running(leader)) {
                     // Refused where it cannot be.
-                    *self.handed_by.lock() = Some(leader.node);
                     let _ = leader.raft.trigger().transfer_leader(heir).await;
                 }
             }
@@ -186,8 +182,7 @@ impl World {
         }
     }
 
-    /// All runs and nothing is wrong any more, but for the clocks. Whoever had named an heir and leads still begins
-    /// another term, as the shipped `run::transfer` does at the end of its wait.
+    /// All runs and nothing is wrong any more, but for the clocks.
     async fn heal(self: &Arc<Self>) -> Result<(), String> {
         *self.rules.lock() = Rules::default();
         for node in self.names() {
@@ -195,13 +190,6 @@ impl World {
             if self.running(node).is_none() {
                 start(self, node).await?;
             }
-        }
-        let handed_by = self.handed_by.lock().take();
-        if handed_by.is_some()
-            && handed_by == self.leader()
-            && let Some(leader) = handed_by.and_then(|node| self.running(node))
-        {
-            let _ = leader.raft.trigger().elect(false).await;
         }
         Ok(())
     }
