@@ -251,6 +251,12 @@ pub enum AdminOperation {
     },
     /// Returns the node's slow-read log (JSON in the payload).
     SlowReads,
+    /// Serves every read at once from what is published, whatever its level asks for: the bug that checkers must find.
+    /// Refused unless the node was started for tests.
+    AnswerEarly {
+        /// On or off.
+        on: bool,
+    },
 }
 
 /// One administrative request.

@@ -212,6 +212,7 @@ fn administration() -> Vec<Sample> {
         ("SetCeiling", AdminOperation::SetCeiling(Ceiling::default())),
         ("StepClock", AdminOperation::StepClock { ahead: true, by_ms: 3_600_000 }),
         ("SlowReads", AdminOperation::SlowReads),
+        ("AnswerEarly", AdminOperation::AnswerEarly { on: true }),
     ];
     operations
         .into_iter()

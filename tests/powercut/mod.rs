@@ -142,7 +142,7 @@ async fn all_cuts(points: usize) {
 
 #[tokio::test]
 async fn whatever_was_synced_holds_all_that_was_acknowledged() {
-    all_cuts(100).await;
+    all_cuts(200).await;
 }
 
 #[tokio::test]

@@ -82,6 +82,10 @@ impl Desk {
                 self.need(node.allow_faults, "allow_faults")?;
                 node.path.fail_reads(on);
             }
+            AdminOperation::AnswerEarly { on } => {
+                self.need(node.allow_faults, "allow_faults")?;
+                node.path.answer_early(on);
+            }
             AdminOperation::StepClock { ahead, by_ms } => {
                 self.need(node.allow_faults, "allow_faults")?;
                 clock::step_wall_clock(ahead, Duration::from_millis(by_ms));

@@ -47,7 +47,7 @@ pub enum StreamKind {
     PreVote = 4,
     /// One hand-over of leadership.
     Transfer = 5,
-    /// One question for the position that a linearizable read must wait for.
+    /// Questions for the position that a linearizable read must wait for, each answered before the next.
     ReadIndex = 6,
     /// One snapshot.
     Snapshot = 7,

@@ -460,5 +460,9 @@ mod time_tests;
 mod life_tests;
 
 #[cfg(test)]
+#[path = "group_races_test.rs"]
+mod races_tests;
+
+#[cfg(test)]
 #[path = "group_speed_test.rs"]
 mod speed_tests;

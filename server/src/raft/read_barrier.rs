@@ -12,11 +12,15 @@ use crate::raft::state_machine::StateMachine;
 use crate::raft::types::TypeConfig;
 use crate::request::barrier::{BarrierReply, ReadBarrier};
 use crate::request::freshness::Rounds;
+use futures_util::future::{Either, select};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{LinearizableReadError, RaftError};
 use openraft::{Raft, ReadPolicy};
 use parking_lot::Mutex;
+use quinn::{RecvStream, SendStream};
 use serde::{Deserialize, Serialize};
+use std::fmt::Display;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
@@ -24,12 +28,18 @@ use tiedkv_protocol::ids::{NodeId, Position};
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::response::Failure;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Most reads that wait for a round to begin; one more is refused.
 pub const WAITING_MAX: usize = 16 * 1024;
 /// A round takes at most this long: two heartbeats and a slow disk.
 const ROUND_MAX: Duration = Duration::from_millis(500);
+/// Rounds of fewer reads wait for nobody.
+const COMPANY_MIN: usize = 4;
+/// A question waits for company no longer than this.
+const GATHER_MAX: Duration = Duration::from_millis(1);
+/// A stream to the leader is used again within this time: less than the leader waits for the next question.
+const KEPT_MAX: Duration = Duration::from_secs(1);
 
 /// The answer of a leader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,28 +106,44 @@ impl RaftReadBarrier {
     ) -> Self {
         let (waiting, inbox) = mpsc::channel(WAITING_MAX);
         let rounds = Arc::new(Mutex::new(Rounds::default()));
-        let asked = async move || match timeout(ROUND_MAX, ask(own, &raft, &link)).await {
+        let asker = Asker { own, raft, link, kept: Mutex::new(None) };
+        let asked = async move || match timeout(ROUND_MAX, asker.ask()).await {
             Ok(answer) => answer,
             Err(_) => Err(Failure::new(ErrorCode::TryElsewhere, "no answer of the leader to a read barrier")),
         };
-        tokio::spawn(serve(inbox, rounds.clone(), clock::now, asked));
+        tokio::spawn(serve(inbox, rounds.clone(), clock::now, async |time| sleep(time).await, asked));
         Self { waiting, rounds, contact }
     }
 }
 
 /// One round after the other: all that gathered while the last one was on its way are taken by the next one, whose
 /// question leaves after they came. `ask` ends in bounded time. Ends with the senders of `inbox`; the simulation of
-/// replication runs it too, so it knows no runtime and no clock.
+/// replication runs it too, so it knows no runtime and no clock: `pause` ends after a time.
+///
+/// A question costs three nodes several times what a read costs one. So it does not leave for a few of those who were
+/// answered by the last one and ask again: it waits for as many, at most as long as the last one took. Few callers
+/// never wait.
 pub async fn serve(
     mut inbox: mpsc::Receiver<BarrierReply>,
     rounds: Arc<Mutex<Rounds>>,
     now: impl Fn() -> Moment,
+    pause: impl AsyncFn(Duration),
     ask: impl AsyncFn() -> Result<Position, Failure>,
 ) {
     let mut round: Vec<BarrierReply> = Vec::new();
+    let (mut company, mut took) = (0, Duration::ZERO);
     while inbox.recv_many(&mut round, WAITING_MAX).await > 0 {
+        let mut over = pin!(pause(took.min(GATHER_MAX)));
+        while company >= COMPANY_MIN && round.len() < company {
+            let more = pin!(inbox.recv_many(&mut round, WAITING_MAX));
+            match select(over.as_mut(), more).await {
+                Either::Right((1.., _)) => {}
+                Either::Left(_) | Either::Right((0, _)) => break,
+            }
+        }
         let sent = now();
         let answer = ask().await;
+        (company, took) = (round.len(), now().since(sent));
         if let Ok(position) = &answer {
             rounds.lock().answered(sent, *position);
         }
@@ -127,39 +153,71 @@ pub async fn serve(
     }
 }
 
-async fn ask(
+/// Asks whoever leads.
+struct Asker {
     own: NodeId,
-    raft: &Raft<TypeConfig, StateMachine>,
-    link: &Arc<RaftLink>,
-) -> Result<Position, Failure> {
-    let lost = |why: String| Failure::new(ErrorCode::TryElsewhere, format!("no read barrier: {why}"));
-    let leader = raft.current_leader().await.map(NodeId);
-    let answer = match leader {
-        None => ReadIndex::NotLeader(None),
-        Some(leader) if leader == own => read_index(raft).await,
-        Some(leader) => {
-            let address = {
-                let metrics = raft.metrics();
-                let metrics = metrics.borrow_watched();
-                metrics.membership_config.get_node(&leader.0).map(|node| node.peer_address.clone())
-            };
-            let Some(address) = address else { return Err(lost(format!("{leader} has no address"))) };
-            let opened = link.open(leader, &address, StreamKind::ReadIndex, ROUND_MAX).await;
-            let (mut send, mut recv) = opened.map_err(|error| lost(error.to_string()))?;
-            write_message(&mut send, &()).await.map_err(|error| lost(error.to_string()))?;
-            let _gone = send.finish();
-            let answer = read_message(&mut recv).await.map_err(|error| lost(error.to_string()))?;
-            answer.ok_or_else(|| lost(format!("{leader} did not answer")))?
+    raft: Raft<TypeConfig, StateMachine>,
+    link: Arc<RaftLink>,
+    /// Opening a stream for each question would cost both sides more than the question.
+    kept: Mutex<Option<Kept>>,
+}
+
+struct Kept {
+    leader: NodeId,
+    used: Moment,
+    streams: (SendStream, RecvStream),
+}
+
+fn lost(why: impl Display) -> Failure {
+    Failure::new(ErrorCode::TryElsewhere, format!("no read barrier: {why}"))
+}
+
+impl Asker {
+    async fn ask(&self) -> Result<Position, Failure> {
+        let answer = match self.raft.current_leader().await.map(NodeId) {
+            None => ReadIndex::NotLeader(None),
+            Some(leader) if leader == self.own => read_index(&self.raft).await,
+            Some(leader) => self.ask_leader(leader).await?,
+        };
+        match answer {
+            ReadIndex::At(position) => Ok(position),
+            ReadIndex::NotLeader(leader) => {
+                let mut failure = lost("the leader is not known or has just changed");
+                failure.leader = leader;
+                failure.retry_after_us = 20_000;
+                Err(failure)
+            }
         }
-    };
-    match answer {
-        ReadIndex::At(position) => Ok(position),
-        ReadIndex::NotLeader(leader) => {
-            let mut failure = lost("the leader is not known or has just changed".to_owned());
-            failure.leader = leader;
-            failure.retry_after_us = 20_000;
-            Err(failure)
+    }
+
+    async fn ask_leader(&self, leader: NodeId) -> Result<ReadIndex, Failure> {
+        // Taken out while it is used: the answer to an older question must never pass for that to a later one.
+        let kept = self.kept.lock().take();
+        if let Some(kept) = kept.filter(|kept| kept.leader == leader && clock::now().since(kept.used) < KEPT_MAX)
+            && let Ok(answer) = self.exchange(leader, kept.streams).await
+        {
+            return Ok(answer);
         }
+        let address = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            metrics.membership_config.get_node(&leader.0).map(|node| node.peer_address.clone())
+        };
+        let Some(address) = address else { return Err(lost(format!("{leader} has no address"))) };
+        let opened = self.link.open(leader, &address, StreamKind::ReadIndex, ROUND_MAX).await.map_err(lost)?;
+        self.exchange(leader, opened).await
+    }
+
+    async fn exchange(
+        &self,
+        leader: NodeId,
+        (mut send, mut recv): (SendStream, RecvStream),
+    ) -> Result<ReadIndex, Failure> {
+        write_message(&mut send, &()).await.map_err(lost)?;
+        let answer = read_message(&mut recv).await.map_err(lost)?;
+        let answer = answer.ok_or_else(|| lost(format!("{leader} did not answer")))?;
+        *self.kept.lock() = Some(Kept { leader, used: clock::now(), streams: (send, recv) });
+        Ok(answer)
     }
 }
 
@@ -195,7 +253,8 @@ mod tests {
             let leaving = left.clone();
             let (waiting, inbox) = mpsc::channel(8);
             let rounds = Arc::new(Mutex::new(Rounds::default()));
-            tokio::task::spawn_local(serve(inbox, rounds.clone(), clock::now, async move || {
+            let pause = async |time| sleep(time).await;
+            tokio::task::spawn_local(serve(inbox, rounds.clone(), clock::now, pause, async move || {
                 let (sender, receiver) = oneshot::channel();
                 leaving.borrow_mut().push_back(sender);
                 Ok(receiver.await.unwrap())

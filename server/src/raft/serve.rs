@@ -25,8 +25,10 @@ use tokio::time::timeout;
 
 /// A peer that sends a snapshot sends a block within this time.
 const BLOCK_MAX: Duration = Duration::from_secs(10);
-/// A question arrives whole within this time.
+/// A question arrives whole within this time; so does the next one on a stream for several.
 const QUESTION_MAX: Duration = Duration::from_secs(2);
+/// A question for the read index says nothing but that it is one.
+const QUESTION_BYTES_MAX: usize = 64;
 
 /// The server side of a group.
 pub struct GroupService {
@@ -48,6 +50,7 @@ impl PeerService for GroupService {
             let served = match kind {
                 StreamKind::Append => self.append(send, recv).await,
                 StreamKind::Snapshot => self.snapshot(send, recv).await,
+                StreamKind::ReadIndex => self.read_indexes(send, recv).await,
                 _ => self.question(kind, send, recv).await,
             };
             if let Err(error) = served {
@@ -110,7 +113,6 @@ impl GroupService {
                 let answer = self.raft.handle_transfer_leader(decode(&question)?).await.map_err(fatal)?;
                 write_message(&mut send, &answer).await?;
             }
-            StreamKind::ReadIndex => write_message(&mut send, &read_index(&self.raft).await).await?,
             StreamKind::State => {
                 let begun = self.raft.is_initialized().await.map_err(fatal)?;
                 write_message(&mut send, &FirstState { begun, members: self.first.clone() }).await?;
@@ -120,7 +122,19 @@ impl GroupService {
                 let position: Position = decode(&question)?;
                 write_message(&mut send, &self.sums.at(position)).await?;
             }
-            StreamKind::Hello | StreamKind::Append | StreamKind::Snapshot => {}
+            StreamKind::Hello | StreamKind::Append | StreamKind::Snapshot | StreamKind::ReadIndex => {}
+        }
+        let _gone = send.finish();
+        Ok(())
+    }
+
+    /// A peer asks one question after the other on one stream, while it has some.
+    async fn read_indexes(&self, mut send: SendStream, mut recv: RecvStream) -> Result<(), StreamError> {
+        while let Ok(question) = timeout(QUESTION_MAX, read_bytes(&mut recv, QUESTION_BYTES_MAX)).await {
+            if question?.is_none() {
+                break;
+            }
+            write_message(&mut send, &read_index(&self.raft).await).await?;
         }
         let _gone = send.finish();
         Ok(())

@@ -11,7 +11,7 @@ use crate::request::execute::far_behind;
 use crate::request::held::{Admission, HeldBarrier, HeldCopy, HeldPage};
 use crate::request::lane_room::{Called, Joined, Shed};
 use crate::request::state::PathState;
-use crate::request::tie::{Arrival, Arriving};
+use crate::request::tie::{Arrival, Arriving, Servable, Start, TieTable};
 use crate::storage::scan::PageProgress;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -117,8 +117,8 @@ impl PathState {
         let path: Weak<Self> = Arc::downgrade(self);
         let (reply, answer) = BarrierReply::new(move || {
             if let Some(path) = path.upgrade() {
-                path.lanes[usize::from(lane)].barrier_answered(number);
-                path.wake_keeper();
+                let lane = &path.lanes[usize::from(lane)];
+                lane.barrier_answered(number).into_iter().for_each(|waiting| path.queue_again(lane, waiting));
             }
         });
         self.barrier.ask(reply)?;
@@ -147,6 +147,13 @@ impl PathState {
         };
         let mut table = self.stripe_of(&copy.name).lock();
         match table.arrive(arriving, now) {
+            Arrival::Queue if self.waits_for_barrier(&mut table, copy, now) => {
+                drop(table);
+                // As below.
+                if self.is_closing() {
+                    self.empty_lanes();
+                }
+            }
             Arrival::Queue => match self.lane(copy).join(copy, now, self.brisk()) {
                 Joined::Queued { wake, shed } => {
                     drop(table);
@@ -179,6 +186,29 @@ impl PathState {
                 self.answer_failure(copy, Failure::new(ErrorCode::Duplicate, message));
             }
         }
+    }
+
+    /// True when a copy was set aside that cannot be served before its barrier is answered: the start step of an idle
+    /// worker, without the worker.
+    fn waits_for_barrier(&self, table: &mut TieTable<Arc<HeldCopy>>, copy: &Arc<HeldCopy>, now: Moment) -> bool {
+        let Some(HeldBarrier { number, answer }) = &copy.barrier else { return false };
+        if copy.request.level != ReadLevel::Linearizable || answer.answer().is_some() {
+            return false;
+        }
+        // Anything else, as too little time left, is a worker's to say.
+        if now + self.service_p50() > copy.deadline {
+            return false;
+        }
+        let Start::SetAside { until } = table.start(&copy.name, Servable::NotKnown, self.service_p50(), now) else {
+            return false;
+        };
+        if self.is_closing() || !self.lane(copy).join_aside(copy, *number, until) {
+            table.queue_again(&copy.name);
+            return false;
+        }
+        self.counters.set_aside.add_one();
+        self.call_keeper(until, false);
+        true
     }
 
     /// Answers copies that made room for others.

@@ -1,8 +1,9 @@
-//! The keeper of copies set aside: one thread per node that queues them again when a view is published or a barrier
-//! answered, and answers `Behind` when their time is over. It also looks after brisk lanes that were left to the workers
-//! awake (`brisk`). Idle while there is neither.
+//! The keeper of copies set aside: one thread per node that queues them again when a view is published, and answers
+//! `Behind` when their time is over. It also looks after brisk lanes that were left to the workers awake (`brisk`).
+//! Idle while there is neither.
 //!
-//! It keeps that work off the apply thread, which must be quick, and off the workers, which may all be busy.
+//! It keeps that work off the apply thread, which must be quick, and off the workers, which may all be busy. Copies that
+//! wait for a barrier only are queued again by whoever has its answer: a wake-up less in every linearizable read.
 
 use crate::clock;
 use crate::request::held::Work;
@@ -19,9 +20,12 @@ use tiedkv_protocol::ids::Position;
 pub(crate) fn run_keeper(path: Arc<PathState>, parker: Parker) {
     crate::request::wait::sharpen_timers();
     while !path.is_closing() {
+        // Whoever sets a copy aside from here on calls.
+        path.keeper_sleeps_until(None);
         let applied = path.store.view().position();
         let next = path.lanes.iter().flat_map(|lane| [path.look_after(lane, applied), path.look_at(lane)]);
         let next = next.flatten().min();
+        path.keeper_sleeps_until(next);
         match next {
             Some(until) => park_until(&parker, until),
             None => parker.park(),
@@ -53,11 +57,11 @@ impl PathState {
     }
 
     /// Its original place; it goes through the whole start step again (rule R6, docs/tie-protocol.md).
-    fn queue_again(&self, lane: &LaneRoom, waiting: Waiting<Work>) {
+    pub(crate) fn queue_again(&self, lane: &LaneRoom, waiting: Waiting<Work>) {
         let Work::Copy(copy) = &waiting.item else { return };
         let mut table = self.stripe_of(&copy.name).lock();
         if table.queue_again(&copy.name) {
-            let wake = lane.put_back(waiting);
+            let wake = lane.put_back(waiting, self.brisk());
             drop(table);
             self.wake(wake);
         }

@@ -115,6 +115,11 @@ impl<T> Lane<T> {
         self.classes[class as usize].ordinary.push_back((ticket, item));
     }
 
+    /// The place of a new entry that waits elsewhere first; `None` when the lane is full.
+    pub fn reserve(&mut self) -> Option<Ticket> {
+        (self.live() < self.waiting_max).then(|| self.ticket())
+    }
+
     /// Puts an entry back to its original place (a copy that was set aside and can be served now). Never refused.
     pub fn put_back(&mut self, waiting: Waiting<T>) {
         let queue = &mut self.classes[waiting.class as usize];

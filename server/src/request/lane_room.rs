@@ -192,15 +192,16 @@ impl LaneRoom {
         let mut lane = self.lane.lock();
         let class = copy.request.class;
         lane.queue.push_again(Work::Copy(copy), class);
-        self.wake_after(lane, class)
+        self.wake_after(lane, None, class)
     }
 
-    /// Copies that were set aside go back to their place. Call with the stripe locked. Returns whom to wake.
-    pub fn put_back(&self, waiting: Waiting<Work>) -> Called {
+    /// A copy that was set aside goes back to its place. Call with the stripe locked; `brisk` as for
+    /// [`join`](Self::join). Returns whom to wake.
+    pub fn put_back(&self, waiting: Waiting<Work>, brisk: Option<Duration>) -> Called {
         let mut lane = self.lane.lock();
         let class = waiting.class;
         lane.queue.put_back(waiting);
-        self.wake_after(lane, class)
+        self.wake_after(lane, brisk, class)
     }
 
     /// A copy was withdrawn while it was queued. Call with its stripe locked.
@@ -252,7 +253,11 @@ impl LaneRoom {
         applied: Position,
     ) -> Inserted<Work> {
         let mut lane = self.lane.lock();
-        if matches!(need, Need::Position(position) if position <= applied) {
+        let met = match need {
+            Need::Position(position) => position <= applied,
+            Need::Barrier(number) => !lane.barriers_open.contains(&number),
+        };
+        if met {
             return Inserted::Servable(waiting);
         }
         let inserted = lane.aside.insert(waiting, need, until, Work::is_withdrawn);
@@ -263,14 +268,28 @@ impl LaneRoom {
         inserted
     }
 
+    /// A new copy waits for its barrier aside at once: no worker is woken to find that it cannot be served yet. False
+    /// where it is to join the queue: it can be served, or there is no room. Call with its stripe locked.
+    pub fn join_aside(&self, copy: &Arc<HeldCopy>, barrier: u64, until: Moment) -> bool {
+        let mut lane = self.lane.lock();
+        if !lane.barriers_open.contains(&barrier) {
+            return false;
+        }
+        let Some(ticket) = lane.queue.reserve() else { return false };
+        let (class, extra) = (copy.request.class, copy.request.kind.is_extra());
+        let waiting = Waiting { item: Work::Copy(Arc::clone(copy)), class, extra, ticket };
+        let inserted = lane.aside.insert(waiting, Need::Barrier(barrier), until, Work::is_withdrawn);
+        self.note(lane);
+        // As in `set_aside`.
+        fence(SeqCst);
+        matches!(inserted, Inserted::Waits)
+    }
+
     /// Takes what is due among the copies set aside.
     pub fn due(&self, applied: Position, now: Moment) -> Due {
         let mut due = Due::default();
         let mut lane = self.lane.lock();
         due.servable.extend(std::iter::from_fn(|| lane.aside.applied(applied)));
-        if let Some(answered) = lane.barriers_answered() {
-            due.servable.extend(std::iter::from_fn(|| lane.aside.barrier_answered(answered)));
-        }
         due.expired.extend(std::iter::from_fn(|| lane.aside.expired(now)));
         due.next = lane.aside.next_expiry();
         self.note(lane);
@@ -286,9 +305,16 @@ impl LaneRoom {
         number
     }
 
-    /// A question is answered.
-    pub fn barrier_answered(&self, number: u64) {
-        self.lane.lock().barriers_open.remove(&number);
+    /// A question is answered: takes the copies that waited for it.
+    pub fn barrier_answered(&self, number: u64) -> SmallVec<[Waiting<Work>; 1]> {
+        let mut lane = self.lane.lock();
+        lane.barriers_open.remove(&number);
+        let mut servable = SmallVec::new();
+        if let Some(answered) = lane.barriers_answered() {
+            servable.extend(std::iter::from_fn(|| lane.aside.barrier_answered(answered)));
+        }
+        self.note(lane);
+        servable
     }
 
     /// Empties queue and copies set aside: the node shuts down. Jobs vanish.
@@ -325,19 +351,8 @@ impl LaneRoom {
         self.lane.lock().pages.iter().any(|(busy, _)| *busy == worker)
     }
 
-    fn joined(
-        &self,
-        mut lane: MutexGuard<'_, LaneState>,
-        shed: Shed,
-        brisk: Option<Duration>,
-        class: Class,
-    ) -> Joined {
-        let wake = match brisk {
-            None => lane.whom_to_wake_for(class),
-            Some(service) => self.joined_brisk(&mut lane, service),
-        };
-        self.note(lane);
-        Joined::Queued { wake, shed }
+    fn joined(&self, lane: MutexGuard<'_, LaneState>, shed: Shed, brisk: Option<Duration>, class: Class) -> Joined {
+        Joined::Queued { wake: self.wake_after(lane, brisk, class), shed }
     }
 
     fn joined_brisk(&self, lane: &mut LaneState, service: Duration) -> Called {
@@ -352,8 +367,11 @@ impl LaneRoom {
         }
     }
 
-    fn wake_after(&self, mut lane: MutexGuard<'_, LaneState>, class: Class) -> Called {
-        let wake = lane.whom_to_wake_for(class);
+    fn wake_after(&self, mut lane: MutexGuard<'_, LaneState>, brisk: Option<Duration>, class: Class) -> Called {
+        let wake = match brisk {
+            None => lane.whom_to_wake_for(class),
+            Some(service) => self.joined_brisk(&mut lane, service),
+        };
         self.note(lane);
         wake
     }

@@ -208,6 +208,11 @@ impl RequestPath {
         self.path().fail_reads.store(on, Relaxed);
     }
 
+    /// Makes copies start whether or not they can be served, or not any more: for tests of checkers.
+    pub fn answer_early(&self, on: bool) {
+        self.path().answer_early.store(on, Relaxed);
+    }
+
     /// Starts (emptying what was kept) or stops the recording of start records.
     pub fn record_starts(&self, on: bool) {
         self.path().records.switch(on);

@@ -123,7 +123,8 @@ impl Worker {
         let path = &self.path;
         let (first, applied) = (copy.started().is_none(), path.store.view().position());
         let age = || path.barrier.fresh(applied).map(|sent| now.since(sent));
-        let readiness = if first { ready(copy, applied, age) } else { Ready::Yes };
+        let looks = first && !path.answer_early.load(Relaxed);
+        let readiness = if looks { ready(copy, applied, age) } else { Ready::Yes };
         let refusal = match &readiness {
             _ if path.is_closing() => Some(on_the_way_out()),
             _ if first && path.storage_refuses(now) => Some(storage_latched()),
@@ -204,11 +205,12 @@ impl Worker {
             Inserted::Waits => {
                 drop(table);
                 path.counters.set_aside.add_one();
-                path.wake_keeper();
+                let applied = path.store.view().position();
+                path.call_keeper(until, matches!(need, Need::Position(position) if position <= applied));
             }
             Inserted::Servable(waiting) => {
                 if table.queue_again(&copy.name) {
-                    path.wake(lane.put_back(waiting));
+                    path.wake(lane.put_back(waiting, path.brisk()));
                 }
             }
             Inserted::Full(_) => {

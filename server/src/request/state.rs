@@ -47,6 +47,7 @@ pub struct PathState {
     pub(crate) records: StartRecords,
     pub(crate) slow: SlowLog,
     pub(crate) fail_reads: AtomicBool,
+    pub(crate) answer_early: AtomicBool,
     pub(crate) draining: AtomicBool,
     pub(crate) closing: AtomicBool,
     /// Pages of scans that are being made.
@@ -65,6 +66,8 @@ pub struct PathState {
     none_in_flight: Condvar,
     workers: Vec<Unparker>,
     keeper: Unparker,
+    /// When the keeper wakes up by itself, ns; the largest number: never.
+    keeper_until: AtomicU64,
 }
 
 impl PathState {
@@ -96,6 +99,7 @@ impl PathState {
             records: StartRecords::new(config.start_records_max),
             slow: SlowLog::new(config.slow_read),
             fail_reads: AtomicBool::new(false),
+            answer_early: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             pages: Arc::default(),
@@ -111,6 +115,7 @@ impl PathState {
             none_in_flight: Condvar::new(),
             workers,
             keeper,
+            keeper_until: AtomicU64::new(u64::MAX),
             store: around.store,
             cancels: around.cancels,
             barrier: around.barrier,
@@ -174,6 +179,18 @@ impl PathState {
 
     pub(crate) fn wake_keeper(&self) {
         self.keeper.unpark();
+    }
+
+    /// The keeper goes to sleep; `None`: until it is called.
+    pub(crate) fn keeper_sleeps_until(&self, until: Option<Moment>) {
+        self.keeper_until.store(until.map_or(u64::MAX, |until| until.0), SeqCst);
+    }
+
+    /// A copy was set aside until then: calls the keeper if it would sleep too long, or for what it is due `now`.
+    pub(crate) fn call_keeper(&self, until: Moment, now: bool) {
+        if now || until.0 < self.keeper_until.load(SeqCst) {
+            self.wake_keeper();
+        }
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -1,5 +1,5 @@
-//! `nemesis --minutes N --seed S [--nodes 3|5] [--binary PATH] [--seconds N] [--keep DIR]`: real processes under seeded
-//! faults and a mixed load with ties on; are the promises of docs/guarantees.md kept?
+//! `nemesis --minutes N --seed S [--nodes 3|5] [--binary PATH] [--seconds N] [--keep DIR] [--planted stale-read]`: real
+//! processes under seeded faults and a mixed load with ties on; are the promises of docs/guarantees.md kept?
 //!
 //! The last line of standard output is `N operations, V violations`; exit code 1 on a violation (seed, faults, history
 //! and logs are kept under DIR, the current folder by default), 2 on wrong arguments, 3 if nothing could be judged.
@@ -16,7 +16,8 @@ fn main() -> ExitCode {
         Err(why) => {
             eprintln!("nemesis: {why}");
             eprintln!(
-                "usage: nemesis --minutes N --seed S [--nodes 3|5] [--binary PATH] [--seconds N] [--keep DIR]"
+                "usage: nemesis --minutes N --seed S [--nodes 3|5] [--binary PATH] [--seconds N] [--keep DIR] \
+                 [--planted stale-read]"
             );
             ExitCode::from(2)
         }
@@ -33,11 +34,7 @@ fn judge(settings: &Settings) -> ExitCode {
     };
     match runtime.block_on(run(settings, |line| println!("{line}"))) {
         Ok(report) => {
-            for violation in &report.violations {
-                println!("VIOLATION of \"{}\": {}", violation.promise, violation.what);
-            }
-            println!("{} faults, {} calls failed and changed nothing", report.faults.len(), report.failed);
-            println!("{} operations, {} violations", report.operations, report.violations.len());
+            report.lines().iter().for_each(|line| println!("{line}"));
             if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(why) => {
@@ -49,6 +46,7 @@ fn judge(settings: &Settings) -> ExitCode {
 
 fn settings(mut arguments: impl Iterator<Item = String>) -> Result<Settings, String> {
     let (mut span, mut seed, mut nodes, mut binary, mut kept) = (None, None, 3, None, PathBuf::from("."));
+    let mut stale_read = false;
     while let Some(name) = arguments.next() {
         let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
         let number = || value.parse::<u64>().map_err(|_| format!("{name} {value}: no whole number"));
@@ -65,13 +63,14 @@ fn settings(mut arguments: impl Iterator<Item = String>) -> Result<Settings, Str
             }
             "--binary" => binary = Some(PathBuf::from(&value)),
             "--keep" => kept = PathBuf::from(&value),
+            "--planted" if value == "stale-read" => stale_read = true,
             other => return Err(format!("{other} is no argument")),
         }
     }
     let span = span.filter(|span| !span.is_zero()).ok_or("--minutes is missing")?;
     let seed = seed.ok_or("--seed is missing")?;
     let binary = binary.map_or_else(built, Ok)?;
-    Ok(Settings { binary, span, seed, nodes, kept })
+    Ok(Settings { binary, span, seed, nodes, kept, stale_read })
 }
 
 /// Builds the binary beside this program, in the same profile; cargo does nothing if it is up to date.

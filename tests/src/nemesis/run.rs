@@ -16,6 +16,7 @@ use tiedkv_benches::cluster::local::{ClusterSpec, LocalCluster};
 use tiedkv_benches::cluster::{Device, Storage};
 use tiedkv_client::Client;
 use tiedkv_client::options::{Level, ReadOptions};
+use tiedkv_protocol::request::AdminOperation;
 use tokio::task::JoinSet;
 
 /// Sessions, over two clients.
@@ -40,6 +41,8 @@ pub struct Settings {
     pub nodes: usize,
     /// Where seed, history and logs of a run with violations are kept.
     pub kept: PathBuf,
+    /// One node answers every read at once from a state that stands still: must be found.
+    pub stale_read: bool,
 }
 
 /// How it went.
@@ -53,6 +56,17 @@ pub struct Report {
     pub faults: Vec<String>,
     /// What was wrong.
     pub violations: Vec<Violation>,
+}
+
+impl Report {
+    /// What is said of it, the last line as promised.
+    pub fn lines(&self) -> Vec<String> {
+        let violation = |one: &Violation| format!("VIOLATION of \"{}\": {}", one.promise, one.what);
+        let mut lines: Vec<String> = self.violations.iter().map(violation).collect();
+        lines.push(format!("{} faults, {} calls failed and changed nothing", self.faults.len(), self.failed));
+        lines.push(format!("{} operations, {} violations", self.operations, self.violations.len()));
+        lines
+    }
 }
 
 /// Runs the nemesis.
@@ -72,6 +86,13 @@ pub async fn run(settings: &Settings, mut tell: impl FnMut(&str)) -> Result<Repo
     let mut clients = Vec::new();
     for _ in 0..2 {
         clients.push(Client::connect_url(&cluster.url()).await.map_err(|error| error.to_string())?);
+    }
+    if settings.stale_read {
+        let node = cluster.nodes()[1].id();
+        for operation in [AdminOperation::Lag { on: true }, AdminOperation::AnswerEarly { on: true }] {
+            let told = clients[0].admin_within(node, operation, Duration::from_secs(5)).await;
+            told.map_err(|error| format!("planting: {error}"))?;
+        }
     }
     let clock = Clock::start();
     let mut sessions = JoinSet::new();

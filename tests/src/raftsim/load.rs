@@ -278,13 +278,13 @@ impl Session {
     async fn write(&mut self, change: Change) -> Ended {
         self.sequence += 1;
         let began = now_ns();
-        let key = WriteKey {
+        let mut key = WriteKey {
             caller: CallerId(1),
             client: ClientId(u128::from(self.number) + 1),
             sequence: self.sequence,
         };
         let party = CLIENTS + u64::from(self.number);
-        let (digest, floor) = (digest(&change), self.seen);
+        let (digest, mut floor) = (digest(&change), self.seen);
         let mut doubtful = false;
         let mut tries = 0;
         while now_ns() - began < CALL_MAX_NS {
@@ -303,6 +303,18 @@ impl Session {
                             let sent = Command { stamp_ms, key, floor, digest, change };
                             self.past.push((sent, written.version));
                             Ended::Done(written)
+                        }
+                        // As the crate does: made before this session had seen a position of a world that has forgotten
+                        // much, as one whose clock has jumped.
+                        Err(failure)
+                            if failure.code == ErrorCode::KeyExpired
+                                && !doubtful
+                                && failure.have.is_some_and(|have| have > floor) =>
+                        {
+                            self.sequence += 1;
+                            (key.sequence, floor) = (self.sequence, failure.have.unwrap_or_default());
+                            tries = 0;
+                            continue;
                         }
                         // Refused as too old: an earlier try may have been applied and forgotten.
                         Err(failure) if doubtful && failure.code == ErrorCode::KeyExpired => Ended::Unknown,

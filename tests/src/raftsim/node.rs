@@ -4,7 +4,7 @@
 use super::log::SimLog;
 use super::machine::{SimMachine, State};
 use super::network::{SimNetworks, ask};
-use super::runtime::{now_ns, spawn_for, within};
+use super::runtime::{now_ns, sleep, spawn_for, within};
 use super::types::{Planted, SimTypes};
 use super::world::World;
 use crate::check::history::Freshness;
@@ -101,6 +101,8 @@ pub async fn start(world: &Arc<World>, node: u64) -> Result<(), String> {
         max_in_snapshot_log_to_keep: KEEP,
         purge_batch_size: 8,
         replication_lag_threshold: 1_000,
+        // Or openraft's own assertion would be the first to find it.
+        allow_log_reversion: Some(world.planted == Some(Planted::AppendNotSynced)),
         ..Config::default()
     };
     let config = Arc::new(config.validate().map_err(|error| error.to_string())?);
@@ -121,7 +123,10 @@ pub async fn start(world: &Arc<World>, node: u64) -> Result<(), String> {
     if world.planted == Some(Planted::BarrierJoinedLate) {
         spawn_for(node, serve_late_comers(inbox, rounds, asked));
     } else {
-        spawn_for(node, read_barrier::serve(inbox, rounds, || Moment(now_ns()), asked));
+        spawn_for(
+            node,
+            read_barrier::serve(inbox, rounds, || Moment(now_ns()), async |time| sleep(time).await, asked),
+        );
     }
     if let Some(slot) = world.nodes.lock().get_mut(&node) {
         slot.running = Some(running);

@@ -96,7 +96,7 @@ async fn end(world: &std::sync::Arc<World>, seen: &mut Seen) {
     let wrong = |what: String| world.watch.lock().add("serves again when faults end", what);
     let mut last = Session::new(SESSIONS, world);
     if within(HEALED_MAX, async { while !last.write_one().await {} }).await.is_none() {
-        return wrong(format!("no write within {HEALED_MAX:?}"));
+        return wrong(format!("no write within {HEALED_MAX:?}: {}", world.described()));
     }
     let keys: BTreeSet<u32> = seen.calls.iter().map(|call| call.key).collect();
     match Session::new(SESSIONS + 1, world).read_all(keys.into_iter()).await {

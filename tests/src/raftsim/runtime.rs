@@ -139,22 +139,30 @@ pub fn play<T: Send + 'static>(seed: u64, main: impl Future<Output = T> + Send +
         random: Mutex::new(StdRng::seed_from_u64(seed)),
     });
     CORE.with(|current| *current.borrow_mut() = Some(core.clone()));
+    let _ends = Ends(core.clone());
     let result = Arc::new(Mutex::new(None));
     let into = result.clone();
     core.spawn(Box::pin(SeededRuntime::scope(seed, async move {
         let value = main.await;
         *into.lock() = Some(value);
     })));
-    let value = loop {
+    loop {
         if let Some(value) = result.lock().take() {
-            break value;
+            return value;
         }
         assert!(core.step() || core.jump(), "seed {seed}: everybody waits for ever");
-    };
-    let left = std::mem::take(&mut *core.tasks.lock());
-    drop(left);
-    CORE.with(|current| *current.borrow_mut() = None);
-    value
+    }
+}
+
+/// Drops what is left of a world while there is still time in it, also when a task panicked.
+struct Ends(Arc<Core>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        let left = std::mem::take(&mut *self.0.tasks.lock());
+        drop(left);
+        CORE.with(|current| *current.borrow_mut() = None);
+    }
 }
 
 /// Now, nanoseconds of the world's clock.

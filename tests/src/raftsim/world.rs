@@ -105,6 +105,17 @@ impl World {
         nodes.values().filter_map(|node| node.running.as_ref()).find(|running| leads(running)).map(|node| node.node)
     }
 
+    /// What each node thinks now, as text: for who must find out why a world stands still.
+    pub fn described(&self) -> String {
+        let nodes = self.nodes.lock();
+        let described = nodes.iter().map(|(name, node)| {
+            let Some(running) = &node.running else { return format!("{name} does not run") };
+            let metrics = running.raft.metrics();
+            format!("{name}: {}", metrics.borrow_watched())
+        });
+        described.collect::<Vec<_>>().join("; ")
+    }
+
     fn kill(&self, node: u64) {
         let running = self.nodes.lock().get_mut(&node).and_then(|node| node.running.take());
         crash(node);
