@@ -89,6 +89,12 @@ impl Durations {
         self.ends
     }
 
+    /// How many further samples a computed quantile serves: a share of those remembered, since so few move no quantile
+    /// by much, but not fewer than `least`.
+    pub fn refresh_after(&self, least: u32) -> u32 {
+        least.max((self.ends * REFRESH_SHARE) as u32)
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.buckets.fill((0.0, 0.0));
@@ -201,7 +207,7 @@ pub struct Latency {
 
 /// How many samples a computed delay serves before it is computed again, at least.
 const REFRESH_EVERY: u32 = 32;
-/// Or this share of the samples remembered, if that is more: so few move no quantile by much.
+/// See [`Durations::refresh_after`].
 const REFRESH_SHARE: f32 = 1.0 / 64.0;
 
 impl Latency {
@@ -281,7 +287,7 @@ impl Latency {
         self.cached = hedge.zip(rescue);
         if self.cached.is_some() {
             self.frozen = None;
-            self.until_refresh = REFRESH_EVERY.max((self.with.samples() * REFRESH_SHARE) as u32);
+            self.until_refresh = self.with.refresh_after(REFRESH_EVERY);
         }
     }
 }

@@ -39,13 +39,16 @@ impl Default for PaceSettings {
     }
 }
 
+/// How many samples computed quantiles serve before they are computed again, at least.
+const REFRESH_EVERY: u32 = 16;
+
 /// What is known of the way to one replica.
 #[derive(Clone, Debug)]
 pub struct Pace {
     settings: PaceSettings,
     clean: Durations,
     cached: Option<Known>,
-    until_refresh: u8,
+    until_refresh: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +85,7 @@ impl Pace {
         };
         if fresh.is_some() {
             self.cached = fresh;
-            self.until_refresh = 16;
+            self.until_refresh = self.clean.refresh_after(REFRESH_EVERY);
         }
     }
 

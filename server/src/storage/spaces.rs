@@ -5,6 +5,7 @@ use crate::storage::state_store::StorageError;
 use crate::storage::view::engine_error;
 use bytes::Bytes;
 use fjall::compaction::Leveled;
+use fjall::config::FilterPolicy;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions};
 use std::sync::Arc;
 
@@ -31,16 +32,18 @@ impl Spaces {
         generation: u64,
         settings: &StoreSettings,
     ) -> Result<Self, StorageError> {
+        let [data, outcomes, expiry] = NAMES;
         let open = |name: &str, memtable_bytes: u64, table_bytes: u64| {
             let merging = Leveled::default().with_table_target_size(table_bytes);
             let options = || {
-                KeyspaceCreateOptions::default()
+                let options = KeyspaceCreateOptions::default()
                     .max_memtable_size(memtable_bytes)
-                    .compaction_strategy(Arc::new(merging))
+                    .compaction_strategy(Arc::new(merging));
+                // Outcomes and expiries are only ever read by ranges, for which no filter is asked.
+                if name == data { options } else { options.filter_policy(FilterPolicy::disabled()) }
             };
             database.keyspace(&format!("{name}{generation}"), options).map_err(engine_error)
         };
-        let [data, outcomes, expiry] = NAMES;
         Ok(Self {
             data: open(data, settings.memtable_bytes, DATA_TABLE_BYTES)?,
             outcomes: open(outcomes, settings.memtable_bytes / 2, SMALL_TABLE_BYTES)?,
