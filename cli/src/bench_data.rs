@@ -2,11 +2,11 @@
 //! imported, rows scanned, and a call for 100 keys beside one get.
 
 use crate::args::Format;
+use crate::figures::{CONNECT_DEADLINE, FigureTable, of_own_cluster};
 use crate::import::Importing;
 use crate::lines;
 use crate::outcome::End;
 use crate::output;
-use crate::signals::Signals;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::{Value, json};
@@ -14,8 +14,7 @@ use std::io::{BufReader, BufWriter, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tiedkv_benches::clock;
-use tiedkv_benches::cluster::local::{ClusterSpec, LocalCluster};
-use tiedkv_benches::cluster::{Device, Storage};
+use tiedkv_benches::cluster::local::LocalCluster;
 use tiedkv_benches::load::workload::{Sizes, Workload};
 use tiedkv_client::{Client, Config, Level, ReadPolicy, Row, ScanOptions, ScanRange};
 use tiedkv_protocol::ids::Version;
@@ -24,8 +23,6 @@ use tiedkv_protocol::ids::Version;
 const VALUE_BYTES: usize = 100;
 /// Keys of one call for many.
 const HOT_KEYS: u64 = 100;
-const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
-const STOP_DEADLINE: Duration = Duration::from_secs(5);
 /// Batches of the import that are out at a time: what `tiedkv import` does unless told otherwise.
 const CONCURRENCY: usize = 16;
 
@@ -57,20 +54,7 @@ pub struct BenchData {
 /// # Errors
 /// When a server does not start or answer, or a row is missing.
 pub async fn run(args: &BenchData, format: Format) -> Result<End> {
-    let mut signals = Signals::listen()?;
-    let mut spec = ClusterSpec::of_this_program().context("the path of this program")?;
-    spec.settings.device = Device::Real;
-    spec.settings.storage = Storage::Disk;
-    let mut cluster = tokio::select! {
-        cluster = LocalCluster::start(spec) => cluster?,
-        () = signals.next() => return Ok(End::Interrupted),
-    };
-    let end = tokio::select! {
-        measured = measure(args, &cluster, format) => measured.map(|()| End::Ok),
-        () = signals.next() => Ok(End::Interrupted),
-    };
-    cluster.stop_all(STOP_DEADLINE).await;
-    end
+    of_own_cluster("", async |cluster| measure(args, cluster, format).await).await
 }
 
 async fn measure(args: &BenchData, cluster: &LocalCluster, format: Format) -> Result<()> {
@@ -214,16 +198,12 @@ fn document(rows: u64, rounds: &[Round]) -> Value {
 }
 
 fn table(document: &Value) -> String {
-    let number = |name: &str, digits: usize| format!("{:.digits$}", document[name].as_f64().unwrap_or(f64::NAN));
-    let mut text = String::from("| figure | here | bound |\n|---|---|---|\n");
-    let mut row = |figure: &str, here: String, bound: &str| {
-        text.push_str(&format!("| {figure} | {here} | {bound} |\n"));
-    };
-    row("rows of 100 bytes scanned per second, one client", number("scanned_rows_per_s", 0), ">= 400000");
-    row("rows counted per second", number("counted_rows_per_s", 0), "");
-    row("rows imported per second, three nodes", number("imported_rows_per_s", 0), ">= 30000");
-    row("get p50, one caller, us", number("get_p50_us", 0), "");
-    row("multi_get of 100 keys p50, us", number("multi_get_100_p50_us", 0), "");
-    row("that over the get", number("multi_get_100_over_get", 2), "<= 3");
-    text
+    let mut table = FigureTable::of(document);
+    table.number("rows of 100 bytes scanned per second, one client", "scanned_rows_per_s", 0, ">= 400000");
+    table.number("rows counted per second", "counted_rows_per_s", 0, "");
+    table.number("rows imported per second, three nodes", "imported_rows_per_s", 0, ">= 30000");
+    table.number("get p50, one caller, us", "get_p50_us", 0, "");
+    table.number("multi_get of 100 keys p50, us", "multi_get_100_p50_us", 0, "");
+    table.number("that over the get", "multi_get_100_over_get", 2, "<= 3");
+    table.text()
 }

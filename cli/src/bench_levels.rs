@@ -3,42 +3,26 @@
 
 use crate::args::Format;
 use crate::bench_args::BenchLevels;
+use crate::figures::{CONNECT_DEADLINE, FigureTable, of_own_cluster};
 use crate::outcome::End;
 use crate::output;
-use crate::signals::Signals;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tiedkv_benches::clock;
-use tiedkv_benches::cluster::local::{ClusterSpec, LocalCluster};
-use tiedkv_benches::cluster::{Device, Storage};
+use tiedkv_benches::cluster::local::LocalCluster;
 use tiedkv_benches::load::ping::{PingLoop, run as ping};
 use tiedkv_client::{Client, Config, Expect, Level, ReadOptions, ReadPolicy, View, WriteOptions};
 use tokio::task::JoinSet;
 
 const MANY: u32 = 64;
-const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
-const STOP_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Runs the command.
 ///
 /// # Errors
 /// When a server does not start or answer.
 pub async fn run(args: &BenchLevels, format: Format) -> Result<End> {
-    let mut signals = Signals::listen()?;
-    let mut spec = ClusterSpec::of_this_program().context("the path of this program")?;
-    spec.settings.device = Device::Real;
-    spec.settings.storage = Storage::Disk;
-    let mut cluster = tokio::select! {
-        cluster = LocalCluster::start(spec) => cluster?,
-        () = signals.next() => return Ok(End::Interrupted),
-    };
-    let end = tokio::select! {
-        measured = measure(args, &cluster, format) => measured.map(|()| End::Ok),
-        () = signals.next() => Ok(End::Interrupted),
-    };
-    cluster.stop_all(STOP_DEADLINE).await;
-    end
+    of_own_cluster("", async |cluster| measure(args, cluster, format).await).await
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -149,18 +133,14 @@ fn medians(rounds: &[Value]) -> Value {
 }
 
 fn table(median: &Value) -> String {
-    let number = |name: &str, digits: usize| format!("{:.digits$}", median[name].as_f64().unwrap_or(f64::NAN));
-    let mut text = String::from("| figure | here | bound |\n|---|---|---|\n");
-    let mut row = |figure: &str, here: String, bound: &str| {
-        text.push_str(&format!("| {figure} | {here} | {bound} |\n"));
-    };
-    row("session gets/s, 64 callers", number("session_64_per_s", 0), "");
-    row("linearizable gets/s over that", number("linearizable_over_session", 2), ">= 0.4");
-    row("session gets/s over stale gets/s", number("session_over_stale", 3), ">= 0.95");
-    row("one round trip p50, us", number("round_trip_p50_us", 0), "");
-    row("stale get p50, one caller, us", number("stale_1_p50_us", 0), "");
-    row("linearizable get p50, one caller, us", number("linearizable_1_p50_us", 0), "");
-    row("what it takes longer, over two round trips", number("extra_over_trip_and_quorum", 2), "<= 1.2");
-    row("compare-and-sets/s over puts/s, 64 callers", number("cas_over_put", 2), ">= 0.9");
-    text
+    let mut table = FigureTable::of(median);
+    table.number("session gets/s, 64 callers", "session_64_per_s", 0, "");
+    table.number("linearizable gets/s over that", "linearizable_over_session", 2, ">= 0.4");
+    table.number("session gets/s over stale gets/s", "session_over_stale", 3, ">= 0.95");
+    table.number("one round trip p50, us", "round_trip_p50_us", 0, "");
+    table.number("stale get p50, one caller, us", "stale_1_p50_us", 0, "");
+    table.number("linearizable get p50, one caller, us", "linearizable_1_p50_us", 0, "");
+    table.number("what it takes longer, over two round trips", "extra_over_trip_and_quorum", 2, "<= 1.2");
+    table.number("compare-and-sets/s over puts/s, 64 callers", "cas_over_put", 2, ">= 0.9");
+    table.text()
 }

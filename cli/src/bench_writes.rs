@@ -3,15 +3,14 @@
 
 use crate::args::Format;
 use crate::bench_args::BenchWrites;
+use crate::figures::{CONNECT_DEADLINE, FigureTable, of_own_cluster};
 use crate::outcome::End;
 use crate::output;
-use crate::signals::Signals;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tiedkv_benches::cluster::admin_page::fetch;
-use tiedkv_benches::cluster::local::{ClusterSpec, LocalCluster};
-use tiedkv_benches::cluster::{Device, Storage};
+use tiedkv_benches::cluster::local::LocalCluster;
 use tiedkv_benches::load::disk::{SyncFigures, fdatasyncs};
 use tiedkv_benches::load::keys::Spread;
 use tiedkv_benches::load::mix::{Mix, Op};
@@ -27,8 +26,6 @@ const READERS: usize = 64;
 /// Pairs of session and stale gets within a round.
 const READ_PAIRS: usize = 4;
 const WORKLOAD: Workload = Workload { count: 1_000, sizes: Sizes::of(100) };
-const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
-const STOP_DEADLINE: Duration = Duration::from_secs(5);
 /// Writes after which memory is looked at.
 const LOOKS: [u64; 8] = [0, 200_000, 500_000, 1_000_000, 1_500_000, 2_000_000, 2_500_000, 3_000_000];
 
@@ -37,21 +34,7 @@ const LOOKS: [u64; 8] = [0, 200_000, 500_000, 1_000_000, 1_500_000, 2_000_000, 2
 /// # Errors
 /// When a server does not start or answer.
 pub async fn run(args: &BenchWrites, format: Format) -> Result<End> {
-    let mut signals = Signals::listen()?;
-    let mut spec = ClusterSpec::of_this_program().context("the path of this program")?;
-    spec.settings.device = Device::Real;
-    spec.settings.storage = Storage::Disk;
-    spec.settings.more = format!("{}\n", args.settings);
-    let mut cluster = tokio::select! {
-        cluster = LocalCluster::start(spec) => cluster?,
-        () = signals.next() => return Ok(End::Interrupted),
-    };
-    let end = tokio::select! {
-        measured = measure(args, &cluster, format) => measured.map(|()| End::Ok),
-        () = signals.next() => Ok(End::Interrupted),
-    };
-    cluster.stop_all(STOP_DEADLINE).await;
-    end
+    of_own_cluster(&args.settings, async |cluster| measure(args, cluster, format).await).await
 }
 
 async fn measure(args: &BenchWrites, cluster: &LocalCluster, format: Format) -> Result<()> {
@@ -240,25 +223,21 @@ fn document(rounds: &[Round], idle_mib: &[u64], memory: &[(u64, Vec<u64>)]) -> V
 }
 
 fn table(document: &Value) -> String {
-    let number = |name: &str, digits: usize| format!("{:.digits$}", document[name].as_f64().unwrap_or(f64::NAN));
-    let mut text = String::from("| figure | here | bound |\n|---|---|---|\n");
-    let mut row = |figure: &str, here: String, bound: &str| {
-        text.push_str(&format!("| {figure} | {here} | {bound} |\n"));
-    };
-    row("puts/s, 256 callers", number("put_256_per_s", 0), ">= 8000");
-    row("that over one stream of fdatasyncs/s", number("put_256_over_fdatasyncs", 2), "");
-    row("fsyncs per put and node", number("fsyncs_per_put_and_node", 3), "< 0.2");
-    row("put p50, one caller, us", number("put_1_p50_us", 0), "");
-    row("one fdatasync p50, us", number("fdatasync_p50_us", 0), "");
-    row("one round trip p50, us", number("round_trip_p50_us", 0), "");
-    row("put p50 over (fdatasync + 2 round trips)", number("put_1_over_floor", 2), "<= 3");
-    row("session gets/s over stale gets/s, 64 callers", number("session_over_stale", 3), ">= 0.95");
-    row("resident memory of each node, idle, MiB", mib(&document["idle_mib"]), "< 100");
+    let mut table = FigureTable::of(document);
+    table.number("puts/s, 256 callers", "put_256_per_s", 0, ">= 8000");
+    table.number("that over one stream of fdatasyncs/s", "put_256_over_fdatasyncs", 2, "");
+    table.number("fsyncs per put and node", "fsyncs_per_put_and_node", 3, "< 0.2");
+    table.number("put p50, one caller, us", "put_1_p50_us", 0, "");
+    table.number("one fdatasync p50, us", "fdatasync_p50_us", 0, "");
+    table.number("one round trip p50, us", "round_trip_p50_us", 0, "");
+    table.number("put p50 over (fdatasync + 2 round trips)", "put_1_over_floor", 2, "<= 3");
+    table.number("session gets/s over stale gets/s, 64 callers", "session_over_stale", 3, ">= 0.95");
+    table.row("resident memory of each node, idle, MiB", &mib(&document["idle_mib"]), "< 100");
     for look in document["memory"].as_array().into_iter().flatten() {
         let figure = format!("the same after {} puts in place, MiB", look["writes"]);
-        row(&figure, mib(&look["mib"]), "flat");
+        table.row(&figure, &mib(&look["mib"]), "flat");
     }
-    text
+    table.text()
 }
 
 fn mib(nodes: &Value) -> String {

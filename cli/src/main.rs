@@ -22,6 +22,7 @@ mod device_model;
 mod environment;
 mod escape;
 mod export;
+mod figures;
 mod get;
 mod health;
 mod import;

@@ -5,9 +5,19 @@
 
 use crate::copies::{Actions, Host, SentCopy, Timer};
 use crate::race::{Race, note};
+use std::time::Duration;
 use tiedkv_protocol::ids::NodeId;
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::CopyKind;
+
+/// Rescues are armed for whole multiples of this. Nearly all reads are answered before; with moments of their own each
+/// would still wake the timer once for nothing, which cost reads from memory a tenth of their processor time.
+const RESCUE_GRID: Duration = Duration::from_millis(2);
+
+/// The first moment of the grid that is not before `at`.
+fn on_grid(at: Moment) -> Moment {
+    Moment(at.0.checked_next_multiple_of(RESCUE_GRID.as_nanos() as u64).unwrap_or(u64::MAX))
+}
 
 impl Race {
     /// Arms the timers of the extra copies that the plan asks for and that are not armed.
@@ -19,7 +29,7 @@ impl Race {
             self.arm(Timer::Hedge, now + host.hedge_delay(), actions);
         }
         if self.plan.rescue && self.timers.at(Timer::Rescue).is_none() {
-            self.arm(Timer::Rescue, now + host.rescue_delay(), actions);
+            self.arm(Timer::Rescue, on_grid(now + host.rescue_delay()), actions);
         }
     }
 
@@ -33,7 +43,7 @@ impl Race {
         }
         match kind {
             CopyKind::Hedge => self.arm(Timer::Hedge, now + host.hedge_delay(), actions),
-            _ => self.arm(Timer::Rescue, now + host.rescue_delay(), actions),
+            _ => self.arm(Timer::Rescue, on_grid(now + host.rescue_delay()), actions),
         }
     }
 

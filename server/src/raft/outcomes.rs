@@ -189,6 +189,10 @@ impl ClientOutcomes {
             && self.recent[index].position() == position
         {
             self.recent.remove(index);
+            // Else each client that wrote much once would hold the space of RECENT outcomes until all are forgotten.
+            if self.recent.len() < self.recent.capacity() / 4 {
+                self.recent.shrink_to(self.recent.len() * 2);
+            }
         }
         let places = self.older.entry(sequence / PLACE_LEN).or_default();
         match places.last_mut().filter(|(first, _)| position - *first < PLACE_LEN) {

@@ -32,6 +32,10 @@ pub const HANDSHAKES_MAX: usize = 256;
 /// Bytes that not yet accepted connections may buffer, each and in total.
 const INCOMING_BUFFER_BYTES: (u64, u64) = (64 * 1024, 4 * 1024 * 1024);
 
+/// How long the acknowledgement of a cancel may wait for another. A lost cancel is not sent again, so that nobody waits
+/// for it; with QUIC's 25 ms it cost a packet and two wake-ups for every few cancels.
+const CANCEL_ACK_DELAY: Duration = Duration::from_millis(250);
+
 /// Application code of a close without complaint.
 pub const CLOSE_DONE: VarInt = VarInt::from_u32(0);
 /// The node stops.
@@ -53,6 +57,9 @@ pub fn transport(port: Port) -> TransportConfig {
     transport.max_idle_timeout(Some(VarInt::from_u32(IDLE_MAX.as_millis() as u32).into()));
     let mut acknowledgements = AckFrequencyConfig::default();
     acknowledgements.ack_eliciting_threshold(VarInt::from_u32(UNACKNOWLEDGED_MAX));
+    if port == Port::Cancel {
+        acknowledgements.max_ack_delay(Some(CANCEL_ACK_DELAY));
+    }
     transport.ack_frequency_config(Some(acknowledgements));
     match port {
         Port::Client => {
