@@ -22,6 +22,8 @@ const IDLE_PING_TURNS: u32 = 10;
 const BUFFER_KEPT_BYTES: usize = 256 * 1024;
 /// Frames that are written on streams of their own at a time.
 const LARGE_OUT_MAX: usize = 32;
+/// Of streams with large frames: below the shared one's.
+const LARGE_PRIORITY: i32 = -1;
 /// Most bytes taken from the stream at once.
 const CHUNK_BYTES: usize = 64 * 1024;
 
@@ -142,6 +144,8 @@ async fn write(link: Arc<Link>, mut stream: quinn::SendStream) -> String {
 /// Writes one large frame on a stream of its own. An error means that the connection ends, and is told by its reader.
 async fn write_alone(connection: quinn::Connection, frame: Vec<u8>) -> Result<(), String> {
     let mut stream = connection.open_uni().await.map_err(|error| error.to_string())?;
+    // Small frames go first. Only a stream that is gone refuses, and writing tells that as well.
+    let _gone = stream.set_priority(LARGE_PRIORITY);
     stream.write_all(&frame).await.map_err(|error| error.to_string())?;
     stream.finish().map_err(|error| error.to_string())
 }

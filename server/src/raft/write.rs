@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{CallerId, ClientId, NodeId, Position};
-use tiedkv_protocol::limits::TIME_LEFT_MAX;
+use tiedkv_protocol::limits::{INLINE_VALUE_BYTES_MAX, TIME_LEFT_MAX};
 use tiedkv_protocol::request::WriteRequest;
 use tiedkv_protocol::response::{Failure, WriteReply, Written};
 use tokio::runtime::Handle;
@@ -113,11 +113,22 @@ impl WritePath {
         &self.disk
     }
 
-    /// Takes one write; the future ends within the request's time left. It must be polled within a tokio runtime.
+    /// Takes one write; the future ends within the request's time left. It must be made and polled within a tokio
+    /// runtime.
     pub fn write(&self, caller: CallerId, request: WriteRequest, value: Bytes) -> WriteFuture {
         let (node, id) = (self.own, request.request);
-        let submitted = self.submit(caller, request, value);
+        // Hashing a large body takes milliseconds, in which the caller's thread would serve nobody.
+        let submitted = if value.len() > INLINE_VALUE_BYTES_MAX {
+            let path = self.clone();
+            Err(tokio::task::spawn_blocking(move || path.submit(caller, request, value)))
+        } else {
+            Ok(self.submit(caller, request, value))
+        };
         Box::pin(async move {
+            let submitted = match submitted {
+                Ok(submitted) => submitted,
+                Err(apart) => apart.await.unwrap_or_else(|_| Err(stopping())),
+            };
             let mut settled = match submitted {
                 Err(failure) => failure.into(),
                 Ok(waiting) => waiting.outcome().await,
@@ -143,14 +154,17 @@ impl WritePath {
     fn submit(&self, caller: CallerId, request: WriteRequest, value: Bytes) -> Result<Waiting, Failure> {
         let left = Duration::from_micros(request.time_left_us).min(TIME_LEFT_MAX);
         let deadline = instant_now() + left;
+        self.check_leads()?;
         self.queue(command(caller, request, value)?, deadline)
     }
 
+    fn check_leads(&self) -> Result<(), Failure> {
+        let leader = self.leader();
+        if leader == Some(self.own) { Ok(()) } else { Err(not_leader(leader)) }
+    }
+
     fn queue(&self, command: Command, deadline: Instant) -> Result<Waiting, Failure> {
-        let leader = *self.leader.borrow();
-        if leader != Some(self.own) {
-            return Err(not_leader(leader));
-        }
+        self.check_leads()?;
         self.disk.check()?;
         let busy = || {
             let mut failure = Failure::new(ErrorCode::Busy, "too many writes wait for their quorum");
@@ -164,7 +178,7 @@ impl WritePath {
         let state = Arc::new(AtomicU8::new(QUEUED));
         let pending =
             Pending { command, state: state.clone(), deadline, answer: sender, _count: count, _bytes: bytes };
-        self.queue.try_send(pending).map_err(|_| Failure::new(ErrorCode::TryElsewhere, "the group has stopped"))?;
+        self.queue.try_send(pending).map_err(|_| stopping())?;
         Ok(Waiting { answer, state, deadline })
     }
 }
@@ -186,6 +200,10 @@ impl Waiting {
             },
         }
     }
+}
+
+fn stopping() -> Failure {
+    Failure::new(ErrorCode::TryElsewhere, "the group has stopped")
 }
 
 fn expired() -> Failure {

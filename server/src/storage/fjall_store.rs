@@ -6,19 +6,23 @@
 //! install is swept at the next open. An error of the engine latches. Raft is not known here: what the state
 //! machine keeps beside the position is an opaque note.
 
+use crate::clock;
 use crate::storage::expiry::Expiry;
 use crate::storage::spaces::{Spaces, generation_of, ingest};
 use crate::storage::state_store::{Mutation, PositionListener, StateStore, StorageError, View};
+use crate::storage::unlocked::Unlocked;
 use crate::storage::view::{FjallView, decode_value, encode_stored, encode_value, engine_error};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use parking_lot::{Mutex, RwLock};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tiedkv_protocol::ids::{Position, Version};
+use tiedkv_protocol::moment::Moment;
 
 /// Version of the meta record's bytes.
 pub const META_FORMAT: u8 = 1;
@@ -27,6 +31,8 @@ const EXPIRIES_PER_BATCH: usize = 4096;
 /// Most outcomes deleted along with one batch.
 const FORGET_PER_BATCH: usize = 512;
 const META_KEY: &[u8] = b"applied";
+/// For this long after the engine was last seen to write tables it may do so again: compactions follow flushes.
+const AT_WORK_FOR: Duration = Duration::from_millis(250);
 
 /// Sizes of a store. Defaults fit a node of 100 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +127,8 @@ struct Writing {
     spaces: Spaces,
     /// Outcomes up to here are deleted from disk.
     swept: u64,
+    /// The engine writes tables of values, as far as is known, up to then.
+    at_work_until: Moment,
 }
 
 /// A replica's data on disk.
@@ -175,7 +183,7 @@ impl FjallStore {
             folder: folder.to_owned(),
             database,
             meta: meta_keyspace,
-            writing: Mutex::new(Writing { meta, spaces, swept }),
+            writing: Mutex::new(Writing { meta, spaces, swept, at_work_until: Moment(0) }),
             view: ArcSwap::from_pointee(view),
             listeners: RwLock::new(Vec::new()),
             lagging: AtomicBool::new(false),
@@ -240,7 +248,7 @@ impl FjallStore {
         batch.commit().map_err(|error| self.latch(engine_error(error)))?;
         writing.swept = sweep_to;
         writing.meta = meta;
-        self.publish(&writing);
+        self.publish(&mut writing);
         Ok(())
     }
 
@@ -260,10 +268,10 @@ impl FjallStore {
 
     /// Holds publication back or catches up, for tests: batches are applied meanwhile, nobody sees them.
     pub fn set_lag(&self, on: bool) {
-        let writing = self.writing.lock();
+        let mut writing = self.writing.lock();
         self.lagging.store(on, Ordering::Release);
         if !on {
-            self.publish(&writing);
+            self.publish(&mut writing);
         }
     }
 
@@ -311,18 +319,31 @@ impl FjallStore {
         Ok(forgotten.0)
     }
 
-    fn publish(&self, writing: &Writing) {
+    fn publish(&self, writing: &mut Writing) {
         if !self.lagging.load(Ordering::Acquire) {
             self.publish_now(writing);
         }
     }
 
-    fn publish_now(&self, writing: &Writing) {
-        let view = publishable(&self.database, &writing.spaces, &writing.meta);
+    fn publish_now(&self, writing: &mut Writing) {
+        let mut view = publishable(&self.database, &writing.spaces, &writing.meta);
+        if self.engine_at_work(writing) {
+            view.unlocked = Unlocked::pin(&writing.spaces.data, view.snapshot.seqno());
+        }
         self.view.store(Arc::new(view));
         for listener in self.listeners.read().iter() {
             listener.published(writing.meta.position);
         }
+    }
+
+    /// Whether the engine writes tables of values, or soon will: then reads of a view should not need its lock.
+    fn engine_at_work(&self, writing: &mut Writing) -> bool {
+        let (data, now) = (&writing.spaces.data, clock::now());
+        let full = data.tree.active_memtable().size() >= self.settings.memtable_bytes;
+        if full || data.sealed_memtable_count() > 0 || self.database.active_compactions() > 0 {
+            writing.at_work_until = now + AT_WORK_FOR;
+        }
+        now < writing.at_work_until
     }
 
     fn check(&self) -> Result<(), StorageError> {
@@ -432,9 +453,12 @@ impl Install {
         batch.insert(&store.meta, META_KEY, meta.encode());
         batch.commit().map_err(|error| store.latch(engine_error(error)))?;
         self.flipped = true;
-        let old = std::mem::replace(&mut *writing, Writing { meta, spaces: self.spaces.clone(), swept: 0 });
+        let old = std::mem::replace(
+            &mut *writing,
+            Writing { meta, spaces: self.spaces.clone(), swept: 0, at_work_until: Moment(0) },
+        );
         // Also while publication is held back: nothing may go on from a view of the old keyspaces.
-        store.publish_now(&writing);
+        store.publish_now(&mut writing);
         // Views of the old state go on; its files go with the last of them, or at the next open.
         old.spaces.delete(&store.database).map_err(|error| store.latch(error))
     }
@@ -453,6 +477,7 @@ impl Drop for Install {
 fn publishable(database: &Database, spaces: &Spaces, meta: &Meta) -> FjallView {
     FjallView {
         snapshot: database.snapshot(),
+        unlocked: None,
         spaces: spaces.clone(),
         position: meta.position,
         stamp_ms: meta.stamp_ms,

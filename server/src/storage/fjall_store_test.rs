@@ -1,6 +1,7 @@
 //! The store on disk: atomic commits, views, restarts, installs that finish or do not, bytes.
 
 use super::*;
+use crate::storage::scan::KeyRange;
 use crate::storage::state_store::Stored;
 use std::sync::atomic::AtomicU64;
 
@@ -284,4 +285,65 @@ fn a_byte_flipped_on_disk_is_an_error_and_never_another_value() {
         2 * errors > tries,
         "{errors} of {tries} flipped bytes were noticed; the others lie in what is not read"
     );
+}
+
+#[test]
+fn reads_go_on_while_the_engine_makes_its_tables_durable() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    commit(&store, 1, &[put("small", "1")]);
+    assert!(store.current().unlocked.is_none(), "an engine at rest is read the fast way");
+    // Fills the memtable, so that it is written.
+    commit(&store, 2, &[put("large", &"v".repeat(StoreSettings::default().memtable_bytes as usize))]);
+    let data = store.writing.lock().spaces.data.clone();
+    // As lsm-tree does at the end of a flush or compaction, for as long as its fsyncs take.
+    let _held = data.tree.get_version_history_lock();
+    let (sender, read) = std::sync::mpsc::sync_channel(1);
+    let view = store.current();
+    std::thread::spawn(move || {
+        let mut rows = 0;
+        let small = view.get(b"small").unwrap().map(|stored| stored.value);
+        view.scan(KeyRange { lo: b"", hi: None, reverse: true }, &mut |_| {
+            rows += 1;
+            true
+        })
+        .unwrap();
+        sender.send((small, view.get(b"absent").unwrap(), rows)).unwrap();
+    });
+    let read = read.recv_timeout(Duration::from_secs(20)).expect("a read waits for the engine's fsyncs");
+    assert_eq!(read, (Some(bytes("1")), None, 2));
+}
+
+#[test]
+fn a_view_beside_the_lock_shows_what_its_snapshot_shows() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = StoreSettings { memtable_bytes: 16 * 1024, ..StoreSettings::default() };
+    let store = Arc::new(FjallStore::open(folder.path(), settings).unwrap());
+    let mut pinned = 0;
+    for round in 1..=400_u64 {
+        let key = |n: u64| format!("key-{:03}", n.wrapping_mul(0x9e37_79b9) % 97);
+        let gone = Mutation::Delete { key: bytes(&key(round + 50)) };
+        commit(&store, round, &[put(&key(round), &format!("{round}-{}", "x".repeat(900))), gone]);
+        let view = store.current();
+        if view.unlocked.is_none() {
+            continue;
+        }
+        pinned += 1;
+        let plain = |key: &str| fjall::Readable::get(&view.snapshot, &view.spaces.data, key).unwrap();
+        for n in 0..97 {
+            let key = format!("key-{n:03}");
+            let beside = view.unlocked.as_ref().and_then(|unlocked| unlocked.get(key.as_bytes()).unwrap());
+            assert_eq!(beside, plain(&key), "{key} in round {round}");
+        }
+        let all = fjall::Readable::iter(&view.snapshot, &view.spaces.data);
+        let plain: Vec<_> = all.map(|row| row.into_inner().unwrap().0.to_vec()).collect();
+        let mut beside = Vec::new();
+        view.scan(KeyRange { lo: b"", hi: None, reverse: false }, &mut |row| {
+            beside.push(row.key.to_vec());
+            true
+        })
+        .unwrap();
+        assert_eq!(beside, plain, "round {round}");
+    }
+    assert!(pinned > 20, "{pinned} of 400 views were pinned");
 }

@@ -11,4 +11,5 @@ pub mod ordered_map;
 pub mod scan;
 mod spaces;
 pub mod state_store;
+mod unlocked;
 pub mod view;

@@ -7,8 +7,9 @@ use crate::storage::expiry::Expiry;
 use crate::storage::scan::{KeyRange, SeenRow};
 use crate::storage::spaces::Spaces;
 use crate::storage::state_store::{StorageError, Stored, View};
+use crate::storage::unlocked::{Bounds, Rows, Unlocked};
 use bytes::Bytes;
-use fjall::{Readable, Snapshot};
+use fjall::{Readable, Slice, Snapshot};
 use std::ops::{Bound, RangeInclusive};
 use tiedkv_protocol::ids::{Position, Version};
 
@@ -22,6 +23,8 @@ pub const VALUE_PREFIX_BYTES: usize = 1 + 8;
 /// A frozen state of a [`FjallStore`](crate::storage::fjall_store::FjallStore).
 pub struct FjallView {
     pub(super) snapshot: Snapshot,
+    /// The values, to be read without the engine's lock: while it writes tables, or soon will.
+    pub(super) unlocked: Option<Unlocked>,
     pub(super) spaces: Spaces,
     pub(super) position: Position,
     pub(super) stamp_ms: u64,
@@ -118,11 +121,14 @@ impl View for FjallView {
         if range.is_empty() {
             return Ok(());
         }
-        let hi = range.hi.map_or(Bound::Unbounded, Bound::Excluded);
-        let bounds: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Included(range.lo), hi);
-        let mut rows = self.snapshot.range::<&[u8], _>(&self.spaces.data, bounds);
-        while let Some(guard) = if range.reverse { rows.next_back() } else { rows.next() } {
-            let (key, bytes) = guard.into_inner().map_err(engine_error)?;
+        let hi = range.hi.map_or(Bound::Unbounded, |hi| Bound::Excluded(Slice::from(hi)));
+        let bounds: Bounds = (Bound::Included(Slice::from(range.lo)), hi);
+        let mut rows: Rows<'_> = match &self.unlocked {
+            Some(unlocked) => unlocked.rows(&bounds),
+            None => Box::new(self.snapshot.range(&self.spaces.data, bounds).map(fjall::Guard::into_inner)),
+        };
+        while let Some(row) = if range.reverse { rows.next_back() } else { rows.next() } {
+            let (key, bytes) = row.map_err(engine_error)?;
             let KeptValue { version, expires_ms, value } = decode_value(&bytes)?;
             if !look(SeenRow { key: &key, value, version, expires_ms }) {
                 break;
@@ -138,7 +144,11 @@ impl FjallView {
     /// # Errors
     /// When the engine cannot read.
     pub fn stored(&self, key: &[u8]) -> Result<Option<Stored>, StorageError> {
-        let Some(bytes) = self.snapshot.get(&self.spaces.data, key).map_err(engine_error)? else { return Ok(None) };
+        let kept = match &self.unlocked {
+            Some(unlocked) => unlocked.get(key),
+            None => self.snapshot.get(&self.spaces.data, key),
+        };
+        let Some(bytes) = kept.map_err(engine_error)? else { return Ok(None) };
         let KeptValue { version, expires_ms, value } = decode_value(&bytes)?;
         // Copied: a slice of the engine would pin its whole block.
         Ok(Some(Stored { value: Bytes::copy_from_slice(value), version, expires_ms }))

@@ -264,11 +264,16 @@ async fn flush(send: &mut SendStream, mut large: JoinSet<()>, replies: &Replies)
     End::new(CLOSE_SHUTDOWN, "the node is stopping")
 }
 
+/// Below the shared stream's.
+const LARGE_PRIORITY: i32 = -1;
+
 /// One value on a stream of its own. Opening waits for stream credit, hence the limit. A client that does not take
 /// it loses the connection: its answer is owed and cannot be given.
 async fn write_large(connection: Connection, frame: LargeFrame, replies: Arc<Replies>, limit: Duration) {
     let stuck = match timeout(limit, connection.open_uni()).await {
         Ok(Ok(mut stream)) => {
+            // Small answers go first. Only a stream that is gone refuses, and writing tells that as well.
+            let _gone = stream.set_priority(LARGE_PRIORITY);
             let written = write_all(&mut stream, [frame.head, frame.payload], &replies, limit).await;
             // Dropping a stream without this resets it.
             let _ = stream.finish();

@@ -1,0 +1,43 @@
+//! Reads of the engine that wait for none of its locks while it writes tables.
+//!
+//! lsm-tree (3.1.10) makes each new list of its tables durable under the lock of that list, which every read takes: at
+//! the end of a flush for the fsyncs of the list, at the end of a compaction also for those of the new tables. With
+//! values of 8 MiB that is tens of milliseconds at a time in which no read of a node goes on, and on all replicas at
+//! once, since they flush at the same position. A view that is published while that may happen pins the list that it
+//! shows and reads from it: dearer by a merge of iterators, so only then. Pins what it shows until it is dropped.
+
+use fjall::{AbstractTree, AnyTree, Keyspace, SeqNo, Slice};
+use lsm_tree::Tree;
+use std::ops::Bound;
+
+/// Rows in order of key, from both ends.
+pub(super) type Rows<'a> = Box<dyn DoubleEndedIterator<Item = Result<(Slice, Slice), fjall::Error>> + 'a>;
+/// From a key to a key.
+pub(super) type Bounds = (Bound<Slice>, Bound<Slice>);
+
+/// One keyspace at one sequence number; see the head of this room.
+pub(super) struct Unlocked(Box<dyn Fn(&Bounds) -> Rows<'static> + Send + Sync>);
+
+impl Unlocked {
+    /// What a snapshot at `seqno` shows. Waits for the lock; for the one thread that publishes.
+    pub(super) fn pin(keyspace: &Keyspace, seqno: SeqNo) -> Option<Self> {
+        // The type of the engine's list has no name outside of it.
+        let AnyTree::Standard(tree) = &keyspace.tree else { return None };
+        let version = tree.get_version_history_lock().get_version_for_snapshot(seqno);
+        Some(Self(Box::new(move |bounds| {
+            let rows = Tree::create_internal_range(version.clone(), bounds, seqno, None);
+            Box::new(rows.map(|row| row.map(|row| (row.key.user_key, row.value)).map_err(fjall::Error::from)))
+        })))
+    }
+
+    /// The value of a key as kept.
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Slice>, fjall::Error> {
+        let key = Slice::from(key);
+        let row = self.rows(&(Bound::Included(key.clone()), Bound::Included(key))).next().transpose()?;
+        Ok(row.map(|(_, value)| value))
+    }
+
+    pub(super) fn rows(&self, bounds: &Bounds) -> Rows<'static> {
+        (self.0)(bounds)
+    }
+}
