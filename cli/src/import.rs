@@ -103,6 +103,8 @@ pub struct Importing {
     /// Lines taken.
     taken: u64,
     rows: u64,
+    /// A write failed.
+    failed: bool,
 }
 
 /// A row to be put.
@@ -132,6 +134,7 @@ impl Importing {
             next: Next::default(),
             taken: 0,
             rows: 0,
+            failed: false,
         }
     }
 
@@ -146,8 +149,17 @@ impl Importing {
     /// there.
     ///
     /// # Errors
-    /// When a line is wrong or a write fails.
+    /// When a line is wrong (all rows before it are written then) or a write fails.
     pub async fn run(&mut self, input: impl BufRead, skip: u64, progress: impl Fn(u64)) -> Result<bool> {
+        let ended = self.lines(input, skip, progress).await;
+        if !self.failed {
+            self.send().await?;
+            self.all_done().await?;
+        }
+        ended
+    }
+
+    async fn lines(&mut self, input: impl BufRead, skip: u64, progress: impl Fn(u64)) -> Result<bool> {
         let mut reader = Reader { input, number: 0, bytes: 0, line: Vec::new() };
         let mut end = None;
         while let Some(text) = reader.next()? {
@@ -177,8 +189,6 @@ impl Importing {
             }
             progress(reader.bytes);
         }
-        self.send().await?;
-        self.all_done().await?;
         Ok(end.is_some())
     }
 
@@ -232,6 +242,7 @@ impl Importing {
     async fn one_done(&mut self) -> Result<()> {
         let Some(ended) = self.out.join_next().await else { return Ok(()) };
         let (first_line, keys, written) = ended.context("a batch was lost")?;
+        self.failed |= written.is_err();
         written.with_context(|| format!("the batch from line {first_line} on"))?;
         self.open.remove(&first_line);
         self.rows += keys.len() as u64;

@@ -36,10 +36,17 @@ pub enum Line {
 pub enum BadLine {
     /// Not JSON.
     #[error("no JSON object: {0}")]
-    Json(#[from] serde_json::Error),
+    Json(serde_json::Error),
     /// JSON, but not ours.
     #[error("{0}; want `key` (or `key64`), `value` (or `value64`) and perhaps `ttl_ms`")]
     Member(String),
+}
+
+impl From<serde_json::Error> for BadLine {
+    // No source of it: its words stand in those of this error already.
+    fn from(error: serde_json::Error) -> Self {
+        Self::Json(error)
+    }
 }
 
 /// Appends a row as a line.

@@ -2,6 +2,7 @@
 //! the caller's move. Decides nothing.
 
 use crate::config::ConfigError;
+use crate::cut_off;
 use std::fmt;
 use std::time::Duration;
 use tiedkv_protocol::error::{ErrorCode, Move};
@@ -24,8 +25,19 @@ pub enum CopyFate {
     Unanswered,
     /// The link was lost while the answer was owed.
     LinkLost(String),
+    /// The node gave the link up while the answer was owed, because this client took nothing from it for too long or
+    /// let too many answers wait; names the limit.
+    CutOff(String),
     /// It was never put on the wire: no link to the node, or its outbox was full.
     NotSent(String),
+}
+
+impl CopyFate {
+    /// Of a copy whose link is gone.
+    pub(crate) fn lost(reason: &str) -> Self {
+        let kind = if cut_off::is_cut_off(reason) { Self::CutOff } else { Self::LinkLost };
+        kind(reason.to_owned())
+    }
 }
 
 impl fmt::Display for CopyFate {
@@ -37,6 +49,7 @@ impl fmt::Display for CopyFate {
             Self::Failed(failure) => write!(f, "failed after its start ({}: {})", failure.code, failure.message),
             Self::Unanswered => f.write_str("no answer"),
             Self::LinkLost(reason) => write!(f, "link lost ({reason})"),
+            Self::CutOff(reason) => f.write_str(reason),
             Self::NotSent(reason) => write!(f, "not sent ({reason})"),
         }
     }

@@ -8,6 +8,7 @@
 //! that is reused; no task switch of the caller.
 
 use crate::clock;
+use crate::cut_off::Turns;
 use crate::mailbox::{Mail, Mailbox};
 use crate::peer::Peer;
 use crate::pending::{Lost, NotAdded, Owed, Pending, ShadowReader, copy_of};
@@ -64,6 +65,8 @@ pub(crate) struct Link {
     pub(crate) lazy: Notify,
     /// When anything was received last, in nanoseconds of our clock.
     heard: AtomicU64,
+    /// The turns of the link's watch.
+    pub(crate) turns: Mutex<Turns>,
     close_reason: Mutex<Option<String>>,
 }
 
@@ -125,6 +128,7 @@ impl Link {
             wake: Notify::new(),
             lazy: Notify::new(),
             heard: AtomicU64::new(clock::now().0),
+            turns: Mutex::new(Turns::new(clock::now())),
             close_reason: Mutex::new(None),
         }
     }

@@ -17,6 +17,7 @@ pub mod config;
 mod connections;
 pub mod control;
 pub mod copies;
+mod cut_off;
 mod delete_range;
 mod dial;
 pub mod engine;

@@ -2,6 +2,7 @@
 //! or closed. Reading and writing are tasks of their own, so that a wake-up for one polls nothing else.
 
 use crate::clock;
+use crate::cut_off;
 use crate::exchange::{Heard, Link, WITHDRAW_WAIT};
 use crate::timer::Timer;
 use std::sync::Arc;
@@ -203,6 +204,7 @@ async fn watch(link: &Link, timer: &Timer) -> String {
     loop {
         timer.until(before + every).await;
         let now = clock::now();
+        link.turns.lock().turn(now);
         let owed = link.owed() > 0;
         let heard_now = link.heard();
         if !owed || !owed_before || heard_now != heard {
@@ -224,10 +226,7 @@ async fn watch(link: &Link, timer: &Timer) -> String {
 /// The connection's own reason where there is one: "connection lost" alone says nothing.
 fn describe(link: &Link, error: &impl ToString) -> String {
     match link.connection.close_reason() {
-        Some(quinn::ConnectionError::ApplicationClosed(close)) => {
-            format!("closed by the node: {}", String::from_utf8_lossy(&close.reason))
-        }
-        Some(reason) => reason.to_string(),
+        Some(reason) => cut_off::describe(&reason, link.turns.lock().stood_still(clock::now())),
         None => error.to_string(),
     }
 }

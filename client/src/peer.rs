@@ -26,6 +26,7 @@ pub(crate) struct Peer {
     unhealthy_pairs: AtomicU64,
     modelled: AtomicBool,
     dial_error: Mutex<Option<String>>,
+    last_loss: Mutex<Option<String>>,
     removed: AtomicBool,
     /// Wakes the tasks that dial this node out of their backoff.
     pub(crate) redial: Notify,
@@ -43,6 +44,7 @@ impl Peer {
             unhealthy_pairs: AtomicU64::new(0),
             modelled: AtomicBool::new(false),
             dial_error: Mutex::new(None),
+            last_loss: Mutex::new(None),
             removed: AtomicBool::new(false),
             redial: Notify::new(),
         }
@@ -84,6 +86,7 @@ impl Peer {
 
     pub(crate) fn link_down(&self, link: &Arc<Link>, reason: &str) {
         *self.dial_error.lock() = Some(reason.to_owned());
+        *self.last_loss.lock() = Some(reason.to_owned());
         self.links.rcu(|links| links.iter().filter(|other| !Arc::ptr_eq(other, link)).cloned().collect::<Vec<_>>());
     }
 
@@ -97,6 +100,11 @@ impl Peer {
     /// Why it was not reached last, or why its last link went down.
     pub(crate) fn dial_error(&self) -> Option<String> {
         self.dial_error.lock().clone()
+    }
+
+    /// Why a link went down last, also after another one came up.
+    pub(crate) fn last_loss(&self) -> Option<String> {
+        self.last_loss.lock().clone()
     }
 
     pub(crate) fn dial_failed(&self, reason: String) {

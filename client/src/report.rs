@@ -101,4 +101,6 @@ pub struct NodeView {
     pub tie_delay: Duration,
     /// Service times come from a modelled device.
     pub modelled: bool,
+    /// Why a connection to it was lost last; kept when it is back.
+    pub last_loss: Option<String>,
 }

@@ -167,6 +167,7 @@ impl Shared {
             round_trip: peer.one_way().map(|one_way| one_way * 2),
             tie_delay: peer.tie_delay(),
             modelled: peer.modelled(),
+            last_loss: peer.last_loss(),
         };
         table.peers.iter().map(view).collect()
     }

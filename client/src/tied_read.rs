@@ -345,7 +345,7 @@ impl<'v> Running<'v> {
                 let mut own = self.view.own.lock();
                 let copies = self.race.copies().iter().zip(&mut self.copies);
                 for (sent, copy) in copies.filter(|(sent, copy)| sent.replica == node && copy.fate.is_none()) {
-                    copy.fate = Some(CopyFate::LinkLost(reason.to_string()));
+                    copy.fate = Some(CopyFate::lost(&reason));
                     own.engine.copy_gone(node, sent.kind);
                 }
                 own.engine.link_failed(node, clock::now());

@@ -5,6 +5,7 @@
 //! of docs/tie-protocol.md).
 
 use crate::config::{Config, ConfigError};
+use crate::cut_off::IDLE_MAX;
 use quinn::crypto::rustls::QuicClientConfig;
 use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
@@ -62,7 +63,7 @@ fn transport() -> quinn::TransportConfig {
     // A lost first packet is sent again after a few of these, not after the default's second.
     transport.initial_rtt(Duration::from_millis(5));
     transport.keep_alive_interval(Some(Duration::from_millis(500)));
-    transport.max_idle_timeout(quinn::IdleTimeout::try_from(Duration::from_secs(5)).ok());
+    transport.max_idle_timeout(quinn::IdleTimeout::try_from(IDLE_MAX).ok());
     // Nodes open a stream per large value, and nothing else.
     transport.max_concurrent_uni_streams(quinn::VarInt::from_u32(LARGE_VALUES_MAX));
     transport.max_concurrent_bidi_streams(quinn::VarInt::from_u32(0));

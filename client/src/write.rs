@@ -239,7 +239,7 @@ impl Running<'_> {
                 Err(failure) if !refused_by_state(failure.code) => Err(CopyFate::Failed(failure)),
                 outcome => Ok(Some((outcome, detail))),
             },
-            Some(Err(lost)) => Err(CopyFate::LinkLost(lost.0.to_string())),
+            Some(Err(lost)) => Err(CopyFate::lost(&lost.0)),
             None => {
                 self.unknown = Some(format!("{} did not answer within the deadline", peer.node));
                 self.note(peer.node, CopyFate::Unanswered);
@@ -251,7 +251,7 @@ impl Running<'_> {
     /// What the end of a try means: the pause before the next one (`None`: at once), or the end of the write.
     fn judge(&mut self, fate: CopyFate) -> Result<(CopyFate, Option<Duration>), Cause> {
         match &fate {
-            CopyFate::LinkLost(reason) => {
+            CopyFate::LinkLost(reason) | CopyFate::CutOff(reason) => {
                 self.unknown = Some(format!("a link was lost while its answer was owed: {reason}"));
                 Ok((fate, Some(Duration::ZERO)))
             }

@@ -1,7 +1,8 @@
 //! Scans and counts over real processes: pages join over replicas, sessions see their own writes, a replica may die in
 //! the middle of a scan.
 
-use crate::bed::{Bed, PATIENCE, within};
+use crate::bed::{Bed, PATIENCE, until, within};
+use std::time::Duration;
 use tiedkv_benches::cluster::{Device, Storage};
 use tiedkv_client::{Client, Level, ReadOptions, ReadPolicy, ScanOptions, ScanRange, WriteOptions};
 
@@ -55,6 +56,38 @@ fn tied(page_rows: u32) -> ScanOptions {
         ..ReadOptions::default()
     };
     ScanOptions { page_rows, read, ..ScanOptions::default() }
+}
+
+/// Stands still with its runtime for longer than a connection may be silent, in the middle of a scan.
+fn stands_still(url: String) -> (u64, Vec<String>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = Client::connect_url(&url).await.unwrap();
+        client.all_connected(PATIENCE).await.unwrap();
+        let mut scan = client.scan(&ScanRange::prefix("still-"), tied(100)).unwrap();
+        assert!(scan.next().await.unwrap().is_some());
+        let (_kept, never) = std::sync::mpsc::sync_channel::<()>(1);
+        never.recv_timeout(Duration::from_secs(7)).unwrap_err();
+        let mut rows = 1;
+        while scan.next().await.unwrap().is_some() {
+            rows += 1;
+        }
+        let losses = async || client.nodes().into_iter().filter_map(|node| node.last_loss).collect::<Vec<_>>();
+        (rows, until("every node has given it up", losses, |losses| losses.len() == 3).await)
+    })
+}
+
+#[tokio::test]
+async fn a_client_that_stopped_reading_a_scan_is_cut_off_is_told_the_limit_and_goes_on() {
+    let bed = replicated().await;
+    fill(&bed.client, (0..2_000).map(|n| (format!("still-{n:04}"), vec![7; 100]))).await;
+    settle(&bed).await;
+    let url = patient_url(&bed);
+    let (rows, losses) = tokio::task::spawn_blocking(|| stands_still(url)).await.unwrap();
+    assert_eq!(rows, 2_000);
+    for loss in losses {
+        assert!(loss.starts_with("cut off: this client took nothing for ") && loss.contains("for 5s"), "{loss}");
+    }
 }
 
 #[tokio::test]

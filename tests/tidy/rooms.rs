@@ -30,6 +30,7 @@ const PURE: &[&str] = &[
     "server/src/peer/health.rs",
     "server/src/raft/jitter.rs",
     "server/src/raft/log_time.rs",
+    "server/src/raft/confirm.rs",
     "server/src/raft/outcomes.rs",
     "server/src/request/admit.rs",
     "server/src/request/copy_name.rs",

@@ -31,6 +31,7 @@
 pub mod checksum;
 pub mod command;
 mod compare;
+pub mod confirm;
 pub mod contact;
 pub mod disk_space;
 pub mod expire;

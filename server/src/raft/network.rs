@@ -1,9 +1,8 @@
 //! openraft's network over the peers' links: what this node sends. What it is sent is served by
 //! [`serve`](crate::raft::serve).
 //!
-//! Appends are pipelined on one stream per session. A heartbeat is a session of one append: those to a peer follow each
-//! other on a stream of their own, so that a large append causes no election and none pays for opening a stream (a read
-//! barrier is a round of heartbeats). Snapshots go on their own stream at the
+//! Appends are pipelined on one stream per session; a heartbeat is a session of its own, hence has its own
+//! stream that is sent first, so that a large append causes no election. Snapshots go on their own stream at the
 //! lowest priority, read from a view block by block. A peer that is down is `Unreachable`.
 
 use crate::peer::raft_link::{LinkError, RaftLink, StreamKind};
@@ -12,7 +11,7 @@ use crate::raft::snapshot::write_blocks;
 use crate::raft::state_machine::SnapshotData;
 use crate::raft::types::{MemberRecord, TypeConfig, Vote};
 use bytes::Bytes;
-use futures_util::{FutureExt, Stream, StreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use openraft::OptionalSend;
 use openraft::base::{BoxFuture, BoxStream};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
@@ -59,8 +58,7 @@ impl RaftNetworkFactory<TypeConfig> for NetworkFactory {
     type Network = PeerNetwork;
 
     async fn new_client(&mut self, target: u64, node: &MemberRecord) -> PeerNetwork {
-        let (link, address) = (self.link.clone(), node.peer_address.clone());
-        PeerNetwork { link, target: NodeId(target), address, lone: None }
+        PeerNetwork { link: self.link.clone(), target: NodeId(target), address: node.peer_address.clone() }
     }
 }
 
@@ -69,8 +67,6 @@ pub struct PeerNetwork {
     link: Arc<RaftLink>,
     target: NodeId,
     address: String,
-    /// Where the last lone append went, for the next one.
-    lone: Option<(SendStream, RecvStream)>,
 }
 
 type Rpc<T> = Result<T, RPCError<TypeConfig>>;
@@ -138,23 +134,6 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
     {
         Box::pin(async move {
-            let (mut input, mut begin) = (input, Vec::new());
-            let ended = loop {
-                match input.next().now_or_never() {
-                    Some(Some(request)) if begin.is_empty() => begin.push(request),
-                    Some(Some(request)) => {
-                        begin.push(request);
-                        break false;
-                    }
-                    Some(None) => break true,
-                    None => break false,
-                }
-            };
-            if ended && let Some(lone) = begin.pop() {
-                let answered = async move { self.lone(lone, option.soft_ttl()).await };
-                return Ok(stream::once(answered).boxed());
-            }
-            let input = stream::iter(begin).chain(input);
             let (send, recv) = self.open(StreamKind::Append, option.soft_ttl()).await?;
             let sent = Arc::new(AtomicU64::new(0));
             // What may be on its way is bounded by the stream's flow-control window and by openraft's pipeline.
@@ -210,40 +189,6 @@ impl RaftNetworkV2<TypeConfig> for PeerNetwork {
 }
 
 impl PeerNetwork {
-    /// One append that none follows.
-    async fn lone(
-        &mut self,
-        request: AppendEntriesRequest<TypeConfig>,
-        open_max: Duration,
-    ) -> Rpc<StreamAppendResult<TypeConfig>> {
-        // Taken out while it is used: one whose answer is still on its way must not be used again.
-        if let Some(kept) = self.lone.take()
-            && let Ok(answer) = self.exchange(kept, &request).await
-        {
-            return Ok(answer);
-        }
-        // The peer may just have started anew. An append may come twice.
-        let opened = self.open(StreamKind::Append, open_max).await?;
-        self.exchange(opened, &request).await
-    }
-
-    async fn exchange(
-        &mut self,
-        (mut send, mut recv): (SendStream, RecvStream),
-        request: &AppendEntriesRequest<TypeConfig>,
-    ) -> Rpc<StreamAppendResult<TypeConfig>> {
-        let exchanged = timeout(APPEND_ANSWER_MAX, async {
-            write_message(&mut send, request).await.map_err(lost)?;
-            read_message(&mut recv).await.map_err(lost)?.ok_or_else(no_answer)
-        });
-        let answer: StreamAppendResult<TypeConfig> = exchanged.await.unwrap_or_else(|_| Err(no_answer()))?;
-        // The peer ends the session behind a refusal.
-        if answer.is_ok() {
-            self.lone = Some((send, recv));
-        }
-        Ok(answer)
-    }
-
     async fn send_snapshot(
         &self,
         vote: Vote,

@@ -7,15 +7,16 @@
 use crate::clock;
 use crate::peer::raft_link::{RaftLink, StreamKind};
 use crate::peer::stream::{read_message, write_message};
+use crate::raft::confirm::{Ballot, Standing, confirmed};
 use crate::raft::contact::Contact;
 use crate::raft::state_machine::StateMachine;
-use crate::raft::types::TypeConfig;
+use crate::raft::types::{TypeConfig, Vote};
 use crate::request::barrier::{BarrierReply, ReadBarrier};
 use crate::request::freshness::Rounds;
 use futures_util::future::{Either, select};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{LinearizableReadError, RaftError};
-use openraft::{Raft, ReadPolicy};
+use openraft::{Raft, RaftState, ReadPolicy, ServerState};
 use parking_lot::Mutex;
 use quinn::{RecvStream, SendStream};
 use serde::{Deserialize, Serialize};
@@ -50,8 +51,36 @@ pub enum ReadIndex {
     NotLeader(Option<NodeId>),
 }
 
-/// Asks this node's group; only its leader knows.
-pub(super) async fn read_index(raft: &Raft<TypeConfig, StateMachine>) -> ReadIndex {
+/// A question to the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Question {
+    /// The ballot that the one who asks votes for, looked at after all reads came that the answer is for.
+    pub follows: Option<Ballot>,
+}
+
+fn ballot_of(vote: &Vote) -> Option<Ballot> {
+    vote.committed.then_some(Ballot { term: vote.leader_id.term, candidate: vote.leader_id.node_id })
+}
+
+fn confirmed_by(state: &RaftState<TypeConfig>, asker: NodeId, follows: Ballot) -> Option<Position> {
+    let leads = ballot_of(state.vote_ref()).filter(|_| state.server_state == ServerState::Leader)?;
+    let committed = state
+        .local_committed()
+        .map(|id| (Ballot { term: id.leader_id.term, candidate: id.leader_id.node_id }, Position(id.index)));
+    let voters = state.membership_state.effective().get_joint_config();
+    confirmed(&Standing { leads, committed, voters }, asker.0, follows)
+}
+
+/// Asks this node's group; only its leader knows. `asked`: by whom, and whom that one follows.
+pub(super) async fn read_index(
+    raft: &Raft<TypeConfig, StateMachine>,
+    asked: Option<(NodeId, Ballot)>,
+) -> ReadIndex {
+    if let Some((asker, follows)) = asked
+        && let Ok(Some(position)) = raft.with_raft_state(move |state| confirmed_by(state, asker, follows)).await
+    {
+        return ReadIndex::At(position);
+    }
     match raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
         Ok(linearizer) => ReadIndex::At(Position(linearizer.read_log_id().index())),
         Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
@@ -176,7 +205,7 @@ impl Asker {
     async fn ask(&self) -> Result<Position, Failure> {
         let answer = match self.raft.current_leader().await.map(NodeId) {
             None => ReadIndex::NotLeader(None),
-            Some(leader) if leader == self.own => read_index(&self.raft).await,
+            Some(leader) if leader == self.own => read_index(&self.raft, None).await,
             Some(leader) => self.ask_leader(leader).await?,
         };
         match answer {
@@ -191,10 +220,12 @@ impl Asker {
     }
 
     async fn ask_leader(&self, leader: NodeId) -> Result<ReadIndex, Failure> {
+        let follows = self.raft.with_raft_state(|state| ballot_of(state.vote_ref())).await.map_err(lost)?;
+        let question = Question { follows };
         // Taken out while it is used: the answer to an older question must never pass for that to a later one.
         let kept = self.kept.lock().take();
         if let Some(kept) = kept.filter(|kept| kept.leader == leader && clock::now().since(kept.used) < KEPT_MAX)
-            && let Ok(answer) = self.exchange(leader, kept.streams).await
+            && let Ok(answer) = self.exchange(leader, kept.streams, question).await
         {
             return Ok(answer);
         }
@@ -205,15 +236,16 @@ impl Asker {
         };
         let Some(address) = address else { return Err(lost(format!("{leader} has no address"))) };
         let opened = self.link.open(leader, &address, StreamKind::ReadIndex, ROUND_MAX).await.map_err(lost)?;
-        self.exchange(leader, opened).await
+        self.exchange(leader, opened, question).await
     }
 
     async fn exchange(
         &self,
         leader: NodeId,
         (mut send, mut recv): (SendStream, RecvStream),
+        question: Question,
     ) -> Result<ReadIndex, Failure> {
-        write_message(&mut send, &()).await.map_err(lost)?;
+        write_message(&mut send, &question).await.map_err(lost)?;
         let answer = read_message(&mut recv).await.map_err(lost)?;
         let answer = answer.ok_or_else(|| lost(format!("{leader} did not answer")))?;
         *self.kept.lock() = Some(Kept { leader, used: clock::now(), streams: (send, recv) });

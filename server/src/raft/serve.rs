@@ -6,7 +6,7 @@ use crate::peer::stream::{StreamError, read_bytes, read_message, write_message};
 use crate::raft::checksum::Sums;
 use crate::raft::contact::Contact;
 use crate::raft::first_start::{FirstMembers, FirstState};
-use crate::raft::read_barrier::read_index;
+use crate::raft::read_barrier::{Question, read_index};
 use crate::raft::snapshot::{BLOCK_BYTES_MAX, stage};
 use crate::raft::state_machine::{SnapshotData, StateMachine};
 use crate::raft::types::{TypeConfig, Vote};
@@ -27,7 +27,7 @@ use tokio::time::timeout;
 const BLOCK_MAX: Duration = Duration::from_secs(10);
 /// A question arrives whole within this time; so does the next one on a stream for several.
 const QUESTION_MAX: Duration = Duration::from_secs(2);
-/// A question for the read index says nothing but that it is one.
+/// Most bytes of a question for the read index.
 const QUESTION_BYTES_MAX: usize = 64;
 
 /// The server side of a group.
@@ -50,7 +50,7 @@ impl PeerService for GroupService {
             let served = match kind {
                 StreamKind::Append => self.append(send, recv).await,
                 StreamKind::Snapshot => self.snapshot(send, recv).await,
-                StreamKind::ReadIndex => self.read_indexes(send, recv).await,
+                StreamKind::ReadIndex => self.read_indexes(from, send, recv).await,
                 _ => self.question(kind, send, recv).await,
             };
             if let Err(error) = served {
@@ -129,12 +129,18 @@ impl GroupService {
     }
 
     /// A peer asks one question after the other on one stream, while it has some.
-    async fn read_indexes(&self, mut send: SendStream, mut recv: RecvStream) -> Result<(), StreamError> {
+    async fn read_indexes(
+        &self,
+        from: NodeId,
+        mut send: SendStream,
+        mut recv: RecvStream,
+    ) -> Result<(), StreamError> {
         while let Ok(question) = timeout(QUESTION_MAX, read_bytes(&mut recv, QUESTION_BYTES_MAX)).await {
-            if question?.is_none() {
-                break;
-            }
-            write_message(&mut send, &read_index(&self.raft).await).await?;
+            let Some(question) = question? else { break };
+            // One of an older version says nothing.
+            let follows = if question.is_empty() { None } else { decode::<Question>(&question)?.follows };
+            let asked = follows.map(|follows| (from, follows));
+            write_message(&mut send, &read_index(&self.raft, asked).await).await?;
         }
         let _gone = send.finish();
         Ok(())

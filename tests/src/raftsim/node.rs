@@ -5,11 +5,11 @@ use super::log::SimLog;
 use super::machine::{SimMachine, State};
 use super::network::{SimNetworks, ask};
 use super::runtime::{now_ns, sleep, spawn_for, within};
-use super::types::{Planted, SimTypes};
+use super::types::{Planted, SimTypes, Vote};
 use super::world::World;
 use crate::check::history::Freshness;
 use openraft::errors::{ClientWriteError, LinearizableReadError, RaftError};
-use openraft::{Config, Raft, ReadPolicy, SnapshotPolicy};
+use openraft::{Config, Raft, RaftState, ReadPolicy, ServerState, SnapshotPolicy};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::Position;
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::response::Failure;
+use tiedkv_server::raft::confirm::{Ballot, Standing, confirmed};
 use tiedkv_server::raft::read_barrier;
 use tiedkv_server::raft::types::{Answer, Command};
 use tiedkv_server::request::barrier::BarrierReply;
@@ -144,6 +145,8 @@ async fn serve_late_comers(
     while inbox.recv_many(&mut round, 1_024).await > 0 {
         let sent = Moment(now_ns());
         let answer = asked().await;
+        // Long enough for a write of somebody else.
+        sleep(Duration::from_millis(5)).await;
         while let Ok(late) = inbox.try_recv() {
             round.push(late);
         }
@@ -158,14 +161,34 @@ async fn barrier(world: &Arc<World>, own: &Running) -> Result<Position, Failure>
     let nobody = || Failure::new(ErrorCode::TryElsewhere, "no leader to ask");
     let leader = own.raft.current_leader().await.ok_or_else(nobody)?;
     let answer = if leader == own.node {
-        read_index(own.raft.clone()).await
+        read_index(own.raft.clone(), None).await
     } else {
-        ask(world, own.node, leader, |node| read_index(node.raft)).await.flatten()
+        let follows = own.raft.with_raft_state(|state| ballot_of(state.vote_ref())).await.map_err(|_| nobody())?;
+        let asked = follows.map(|follows| (own.node, follows));
+        ask(world, own.node, leader, move |node| read_index(node.raft, asked)).await.flatten()
     };
     answer.ok_or_else(nobody)
 }
 
-async fn read_index(raft: SimRaft) -> Option<Position> {
+fn ballot_of(vote: &Vote) -> Option<Ballot> {
+    vote.committed.then_some(Ballot { term: vote.leader_id.term, candidate: vote.leader_id.node_id })
+}
+
+fn confirmed_by(state: &RaftState<SimTypes>, asker: u64, follows: Ballot) -> Option<Position> {
+    let leads = ballot_of(state.vote_ref()).filter(|_| state.server_state == ServerState::Leader)?;
+    let committed = state
+        .local_committed()
+        .map(|id| (Ballot { term: id.leader_id.term, candidate: id.leader_id.node_id }, Position(id.index)));
+    let voters = state.membership_state.effective().get_joint_config();
+    confirmed(&Standing { leads, committed, voters }, asker, follows)
+}
+
+async fn read_index(raft: SimRaft, asked: Option<(u64, Ballot)>) -> Option<Position> {
+    if let Some((asker, follows)) = asked
+        && let Ok(Some(position)) = raft.with_raft_state(move |state| confirmed_by(state, asker, follows)).await
+    {
+        return Some(position);
+    }
     match raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
         Ok(linearizer) => Some(Position(linearizer.read_log_id().index())),
         Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(_)) | RaftError::Fatal(_)) => None,

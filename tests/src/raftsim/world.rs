@@ -81,10 +81,14 @@ impl World {
             world.nodes.lock().insert(node, Node { log, machine, life: 0, running: None });
             start(&world, node).await?;
         }
-        let members: BTreeMap<u64, EmptyNode> = (1..=nodes).map(|node| (node, EmptyNode {})).collect();
-        let first = world.running(1).ok_or("the first node does not run")?;
-        first.raft.initialize(members).await.map_err(|error| error.to_string())?;
+        world.initialize().await?;
         Ok(world)
+    }
+
+    async fn initialize(&self) -> Result<(), String> {
+        let members: BTreeMap<u64, EmptyNode> = self.names().into_iter().map(|node| (node, EmptyNode {})).collect();
+        let first = self.running(1).ok_or("the first node does not run")?;
+        first.raft.initialize(members).await.map_err(|error| error.to_string())
     }
 
     /// A node, if it runs.
@@ -202,7 +206,13 @@ impl World {
                 start(self, node).await?;
             }
         }
-        Ok(())
+        // As shipped nodes do (`first_start`): a cluster of which nothing had reached a disk begins once more.
+        for running in self.names().into_iter().filter_map(|node| self.running(node)) {
+            if running.raft.is_initialized().await.unwrap_or(true) {
+                return Ok(());
+            }
+        }
+        self.initialize().await
     }
 
     /// Waits until all nodes have applied the same; what they agree on.
