@@ -87,11 +87,22 @@ impl Said {
     }
 }
 
-/// Opens the group in `data`.
+/// Opens the group in `data`. Another process may take its port between choice and use: then on another one.
 ///
 /// # Errors
 /// When it does not start.
 pub fn open(certs: &Path, data: &Path) -> Result<Group, String> {
+    let mut opened = open_once(certs, data);
+    for _ in 0..4 {
+        match &opened {
+            Err(why) if why.contains("Address already in use") => opened = open_once(certs, data),
+            _ => break,
+        }
+    }
+    opened
+}
+
+fn open_once(certs: &Path, data: &Path) -> Result<Group, String> {
     let credentials = Credentials::load(&CertificateFiles::of_node(certs, NODE), Some(NODE));
     let credentials = credentials.map_err(|error| error.to_string())?;
     let listen = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
