@@ -7,9 +7,9 @@
 use super::admin_page::{Page, fetch};
 use super::certs::{Authority, CertsError};
 use super::node_file::{NodeFile, NodeSettings};
-use super::ports::{Ports, free_ports};
+use super::ports::{Ports, Reserved, free_ports};
 use super::process::ServerProcess;
-use super::relay::{Network, Place, Rules};
+use super::relay::{Network, Rules};
 use crate::clock;
 use rustix::process::Signal;
 use std::net::{IpAddr, Ipv4Addr};
@@ -203,6 +203,8 @@ pub struct LocalCluster {
     /// Where each node is known.
     known: Vec<(NodeId, Ports)>,
     _network: Option<Network>,
+    /// Ports of nodes that do not run belong to this cluster all the same.
+    reserved: Vec<Reserved>,
     folder: TempDir,
 }
 
@@ -251,15 +253,24 @@ impl LocalCluster {
         let known: Vec<(NodeId, Ports)> = (1..).map(NodeId).zip(dialled.iter().copied()).collect();
         let network = match &spec.relayed {
             None => None,
-            Some(rules) => Some(relays(&known, real, rules).map_err(system("relays"))?),
+            Some(rules) => Some(Network::before(&known, real, rules).map_err(system("relays"))?),
         };
         let cluster = authority.cluster();
-        let mut local = Self { nodes: Vec::new(), spec, cluster, known: known.clone(), _network: network, folder };
+        let mut local = Self {
+            nodes: Vec::new(),
+            spec,
+            cluster,
+            known: known.clone(),
+            _network: network,
+            reserved: Vec::new(),
+            folder,
+        };
         for ((id, _), ports) in known.iter().zip(real) {
             authority.issue_node(*id)?;
             let node = local.place(*id, *ports, &known)?;
             local.nodes.push(node);
         }
+        local.reserved.push(ports);
         for node in &mut local.nodes {
             node.spawn(&local.spec)?;
         }
@@ -448,6 +459,7 @@ impl LocalCluster {
         let found = free_ports(count, host, &mut rand::rng()).ok_or(ClusterError::Ports(host))?;
         let [ports, ..] = found[..] else { return Err(ClusterError::Ports(host)) };
         self.known.push((id, found.last().copied().unwrap_or(ports)));
+        self.reserved.push(found);
         let mut node = self.place(id, ports, &self.known)?;
         node.spawn(&self.spec)?;
         self.nodes.push(node);
@@ -463,18 +475,6 @@ impl LocalCluster {
     fn local(&mut self, node: NodeId) -> Result<&mut LocalNode, ClusterError> {
         self.nodes.iter_mut().find(|local| local.id == node).ok_or(ClusterError::NotRunning(node))
     }
-}
-
-/// Relays before all nodes, ruled so.
-fn relays(known: &[(NodeId, Ports)], real: &[Ports], rules: &Rules) -> std::io::Result<Network> {
-    let place = |((node, dialled), listens): (&(NodeId, Ports), &Ports)| Place {
-        node: *node,
-        listens: *listens,
-        dialled: *dialled,
-    };
-    let network = Network::open(&known.iter().zip(real).map(place).collect::<Vec<_>>())?;
-    network.set(rules.clone());
-    Ok(network)
 }
 
 fn system(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> ClusterError {

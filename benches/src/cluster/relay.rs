@@ -117,6 +117,21 @@ pub struct Network {
 }
 
 impl Network {
+    /// Relays before all nodes, ruled so: where each is known, and where it listens.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn before(known: &[(NodeId, Ports)], real: &[Ports], rules: &Rules) -> io::Result<Self> {
+        let place = |((node, dialled), listens): (&(NodeId, Ports), &Ports)| Place {
+            node: *node,
+            listens: *listens,
+            dialled: *dialled,
+        };
+        let network = Self::open(&known.iter().zip(real).map(place).collect::<Vec<_>>())?;
+        network.set(rules.clone());
+        Ok(network)
+    }
+
     /// Opens the relays; nothing is cut.
     ///
     /// # Errors
