@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tiedkv_benches::clock;
 use tiedkv_benches::cluster::local::LocalCluster;
 use tiedkv_benches::load::workload::{Sizes, Workload};
-use tiedkv_client::{Client, Config, Level, ReadPolicy, Row, ScanOptions, ScanRange};
+use tiedkv_client::{Client, Config, Level, Operation, ReadPolicy, Row, ScanOptions, ScanRange};
 use tiedkv_protocol::ids::Version;
 
 /// Bytes of each value.
@@ -104,6 +104,8 @@ struct Round {
     counted_per_s: f64,
     get_p50: Duration,
     many_p50: Duration,
+    /// Copies that a call for many sent.
+    copies_per_many: f64,
     /// Processor time of this process per scanned row.
     cpu_us_per_row: f64,
     /// The same per key of a call for many.
@@ -133,7 +135,9 @@ async fn round(client: &Client, file: &std::path::Path, workload: Workload, span
     ensure!(client.count(&ScanRange::all()).await? == workload.count, "not all rows were counted");
     let counted_per_s = rows / begun.elapsed().as_secs_f64();
 
-    let (mut gets, mut many, mut many_cpu) = (Vec::new(), Vec::new(), Duration::ZERO);
+    let sent =
+        || client.stats().of(Operation::MultiGet, ReadPolicy::UNTIED).map_or(0, |stats| stats.copies.sent.total());
+    let (mut gets, mut many, mut many_cpu, sent_before) = (Vec::new(), Vec::new(), Duration::ZERO, sent());
     let end = clock::now() + 2 * span;
     // In turns, so that both meet the same machine.
     while clock::now() < end {
@@ -150,6 +154,7 @@ async fn round(client: &Client, file: &std::path::Path, workload: Workload, span
         counted_per_s,
         cpu_us_per_key: many_cpu.as_secs_f64() * 1e6 / (many.len() as u64 * HOT_KEYS) as f64,
         get_p50: median(gets),
+        copies_per_many: (sent() - sent_before) as f64 / many.len() as f64,
         many_p50: median(many),
         cpu_us_per_row: cpu.as_secs_f64() * 1e6 / rows,
     })
@@ -192,6 +197,7 @@ fn document(rows: u64, rounds: &[Round]) -> Value {
         "counted_rows_per_s": of(&|round| round.counted_per_s),
         "get_p50_us": of(&|round| us(round.get_p50)),
         "multi_get_cpu_us_per_key": of(&|round| round.cpu_us_per_key),
+        "multi_get_100_copies": of(&|round| round.copies_per_many),
         "multi_get_100_p50_us": of(&|round| us(round.many_p50)),
         "multi_get_100_over_get": of(&|round| us(round.many_p50) / us(round.get_p50)),
     })
@@ -204,6 +210,7 @@ fn table(document: &Value) -> String {
     table.number("rows imported per second, three nodes", "imported_rows_per_s", 0, ">= 30000");
     table.number("get p50, one caller, us", "get_p50_us", 0, "");
     table.number("multi_get of 100 keys p50, us", "multi_get_100_p50_us", 0, "");
+    table.number("copies that it sent, mean", "multi_get_100_copies", 1, "");
     table.number("that over the get", "multi_get_100_over_get", 2, "<= 3");
     table.text()
 }

@@ -58,6 +58,13 @@ pub(crate) fn asked(
     Asked { sort, policy: options.policy.unwrap_or(own), gated, call }
 }
 
+/// How many keys of a call for many may share a copy, and how many replicas there are to share the call.
+pub(crate) fn keys_together(view: &ViewInner, asked: Asked) -> (usize, usize) {
+    let table = view.shared.connections().table();
+    let one_way = table.peers.iter().filter_map(|peer| peer.one_way()).min();
+    (view.own.lock().engine.keys_together(asked, one_way), table.peers.len())
+}
+
 /// Makes the plan of one read.
 pub(crate) fn choose(
     view: &ViewInner,

@@ -210,6 +210,21 @@ impl Engine {
         }
     }
 
+    /// Keys that shared a copy were served in this time, all of them.
+    pub fn keys_served(&mut self, keys: usize, service_time: Duration) {
+        self.gate.keys_served(keys, service_time);
+    }
+
+    /// How many keys of a call may share a copy; see [`Gate::keys_together`]. `one_way`: to the nearest replica.
+    pub fn keys_together(&self, asked: Asked, one_way: Option<Duration>) -> usize {
+        let tied = asked.policy.width() > 1;
+        // Ties that are not judged are sent as asked for, and so is what measures.
+        if asked.policy.shape.measures() || (tied && !asked.gated) {
+            return 1;
+        }
+        self.gate.keys_together(tied, one_way)
+    }
+
     /// Makes the plan of one read.
     pub fn decide(
         &mut self,

@@ -16,6 +16,7 @@ use tiedkv_protocol::hello::{Ceiling, Hello, Member, Notice, Topology, Welcome};
 use tiedkv_protocol::identity::{ALPN_CLIENT, Identity, NODE_DNS_NAME, Role};
 use tiedkv_protocol::ids::{ClusterId, NodeId, Position, RequestId, SHARD_ZERO, Version};
 use tiedkv_protocol::limits::{INLINE_VALUE_BYTES_MAX, PROTOCOL_VERSION};
+use tiedkv_protocol::multi_get::AnswersWriter;
 use tiedkv_protocol::request::{
     AdminRequest, Ping, ReadOperation, ReadRequest, Withdraw, WriteOperation, WriteRequest,
 };
@@ -58,6 +59,8 @@ pub(crate) struct State {
     pub(crate) write_failures: Vec<Failure>,
     pub(crate) values: BTreeMap<Bytes, Bytes>,
     pub(crate) position: u64,
+    /// Keys of one copy that it answers.
+    pub(crate) keys_answered: usize,
     topology: Topology,
 }
 
@@ -203,6 +206,7 @@ impl FakeNode {
             write_failures: Vec::new(),
             values: BTreeMap::new(),
             position: 1,
+            keys_answered: usize::MAX,
             topology: Topology { version: 0, shard: SHARD_ZERO, members: Vec::new(), leader: None },
         };
         Self {
@@ -332,6 +336,7 @@ fn on_frame(
             let value = match &request.operation {
                 ReadOperation::Get { key } => state.values.get(key).cloned(),
                 ReadOperation::Scan(page) => Some(page_of(&state.values, page)),
+                ReadOperation::MultiGet { keys } => Some(answers_of(&state.values, keys, state.keys_answered)),
             };
             let position = Position(state.position);
             if !state.mute {
@@ -389,6 +394,17 @@ fn on_frame(
         }
         other => panic!("a client does not send {other:?}"),
     }
+}
+
+/// What a node answers for keys that travel together, the first `most` of them.
+fn answers_of(values: &BTreeMap<Bytes, Bytes>, keys: &[Bytes], most: usize) -> Bytes {
+    let mut writer = AnswersWriter::default();
+    for key in keys.iter().take(most) {
+        if !writer.push(values.get(key).map(|value| (&value[..], Version(1), None))) {
+            break;
+        }
+    }
+    writer.finish()
 }
 
 /// A page as a node would make it, without chunks.

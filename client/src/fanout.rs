@@ -1,17 +1,20 @@
 //! Reads of many keys in one call: n reads that share frames, deadline and budget, each key a tie of its own.
 //!
-//! Copies that are begun within one turn go to each node in one write. Order and repeats of the keys are kept. When a
-//! call may end is [`crate::completeness`]'s to say; how each key is read is [`crate::tied_read`]'s.
+//! Copies that are begun within one turn go to each node in one write; where no tie pays, keys share copies
+//! ([`crate::keys_together`]). Order and repeats of the keys are kept. When a call may end is
+//! [`crate::completeness`]'s to say; how each key is read is [`crate::tied_read`]'s.
 
+use crate::choose::{asked, keys_together};
 use crate::clock;
 use crate::completeness::{Completeness, KEYS_MAX, Partial, Verdict};
 use crate::engine::CallId;
 use crate::error::{Cause, Error};
 use crate::join::Join;
+use crate::keys_together::{Part, Together, read_part, size};
 use crate::operation::Operation;
 use crate::options::ReadOptions;
-use crate::report::{Read, Value};
-use crate::tied_read::{OneRead, check_key, level_of, tied_read};
+use crate::report::Value;
+use crate::tied_read::{check_key, level_of};
 use crate::view::ViewInner;
 use bytes::Bytes;
 use std::fmt;
@@ -24,10 +27,10 @@ use tiedkv_protocol::error::{ErrorCode, Move};
 use tiedkv_protocol::limits::TIME_LEFT_MAX;
 use tiedkv_protocol::moment::Moment;
 
-/// Keys of one call that are read at the same time; the others follow as these end.
-const KEYS_AT_ONCE: usize = 1_024;
-/// Keys whose copies are handed over before the connections have a turn: so nodes work at the first keys while copies of
-/// the next are made. Doubles with each turn, so that many keys share few writes.
+/// Copies of one call that are read at the same time; the others follow as these end.
+const COPIES_AT_ONCE: usize = 1_024;
+/// Copies that are handed over before the connections have a turn: so nodes work at the first while the next are
+/// made. Doubles with each turn, so that many share few writes.
 const FIRST_TURN: usize = 16;
 
 /// A call for many keys, to be sent. Made by [`Client::multi_get`](crate::Client::multi_get).
@@ -224,19 +227,12 @@ async fn gather(
 ) -> Result<(), Error> {
     let MultiGet { view, keys, options } = call;
     let open = OpenCall { view, call: view.own.lock().engine.open_call(keys.len()) };
-    let read = |index: usize| {
-        let one = OneRead {
-            key: keys[index].clone(),
-            options,
-            operation: Operation::MultiGet,
-            call: Some(open.call),
-            began,
-        };
-        async move { (index, tied_read(view, one).await) }
-    };
+    let (_, level) = level_of(view, options)?;
+    let (most, replicas) = keys_together(view, asked(view, options, Operation::MultiGet, level, None));
+    let mut parts = Together::new(keys, size(keys.len(), most, replicas));
+    let read = |part| read_part(view, keys, part, options, open.call, began);
     let mut join = Join::new();
-    let mut next = 0;
-    let mut ended: Vec<(usize, Result<Read, Error>)> = Vec::new();
+    let mut ended: Vec<Part> = Vec::new();
     let mut alarm = view.shared.connections().timer.alarm();
     let mut first_error: Option<Error> = None;
     let mut turn = FIRST_TURN;
@@ -246,13 +242,10 @@ async fn gather(
             Verdict::Hopeless => return Err(first_error.unwrap_or_else(|| nothing(began))),
             Verdict::Wait => {}
         }
-        let until = keys.len().min(next + turn.min(KEYS_AT_ONCE - join.running()));
-        while next < until {
-            join.push(read(next));
-            next += 1;
-        }
-        turn = (2 * turn).min(KEYS_AT_ONCE);
-        let more = next < keys.len() && join.running() < KEYS_AT_ONCE;
+        let room = turn.min(COPIES_AT_ONCE - join.running());
+        parts.by_ref().take(room).for_each(|part| join.push(read(part)));
+        turn = (2 * turn).min(COPIES_AT_ONCE);
+        let more = !parts.is_empty() && join.running() < COPIES_AT_ONCE;
         if more {
             // These go out now; the connections have their turn before the next are made.
             poll_fn(|context| {
@@ -277,19 +270,18 @@ async fn gather(
         .await;
         // An error that ends the call does so after the answers that came with it.
         let mut fatal = None;
-        for (index, result) in ended.drain(..) {
-            match result {
-                Ok(read) => {
-                    entries[index] = read.value.map_or(Entry::Absent, Entry::Found);
-                    so_far.answered();
-                }
-                Err(error) => {
-                    so_far.failed();
-                    // The call itself is wrong, or its time is over: no other key can change that.
-                    let ends = matches!(error.caller_move(), Move::FixTheCall | Move::GiveUp);
-                    let kept = if ends { &mut fatal } else { &mut first_error };
-                    kept.get_or_insert(error);
-                }
+        for part in ended.drain(..) {
+            let (answered, failed) = (part.entries.len(), part.keys.len() - part.entries.len());
+            for (entry, came) in entries[part.keys].iter_mut().zip(part.entries) {
+                *entry = came;
+            }
+            (0..answered).for_each(|_| so_far.answered());
+            (0..failed).for_each(|_| so_far.failed());
+            if let Some(error) = part.error {
+                // The call itself is wrong, or its time is over: no other key can change that.
+                let ends = matches!(error.caller_move(), Move::FixTheCall | Move::GiveUp);
+                let kept = if ends { &mut fatal } else { &mut first_error };
+                kept.get_or_insert(error);
             }
         }
         if let Some(error) = fatal {

@@ -4,6 +4,7 @@ use super::*;
 use crate::fake_node::{Deed, FakeCluster};
 use crate::policy::ReadPolicy;
 use crate::test_support::{connect, run, stale};
+use tiedkv_protocol::limits::INLINE_VALUE_BYTES_MAX;
 use tiedkv_protocol::request::CopyKind;
 
 const MS: Duration = Duration::from_millis(1);
@@ -66,6 +67,40 @@ fn each_key_is_a_tie_of_its_own() {
 }
 
 #[test]
+fn keys_share_copies_where_no_tie_pays_and_what_does_not_fit_is_asked_again() {
+    run(async {
+        let cluster = FakeCluster::start(3).await;
+        let large = Bytes::from(vec![7; 2 * INLINE_VALUE_BYTES_MAX]);
+        for node in &cluster.nodes {
+            let mut state = node.state.lock();
+            let pair = |number: u64| (Bytes::from(format!("k{number}")), Bytes::from(format!("v{number}")));
+            state.values.extend((0..200).filter(|number| number % 3 != 0).map(pair));
+            state.values.insert(Bytes::from_static(b"k50"), large.clone());
+            state.keys_answered = 5;
+        }
+        let client = connect(&cluster).await;
+        // A copy per key, until something is known of the nodes.
+        client.multi_get(keys(100)).with(stale(ReadPolicy::UNTIED)).send().await.unwrap();
+        assert_eq!(cluster.reads().len(), 100);
+        let many = client.multi_get(keys(200)).with(stale(ReadPolicy::UNTIED)).send().await.unwrap();
+        for (number, value) in many.values.iter().enumerate() {
+            let found = value.as_ref().map(|value| value.value.clone());
+            let text = (number % 3 != 0).then(|| Bytes::from(format!("v{number}")));
+            assert_eq!(found, if number == 50 { Some(large.clone()) } else { text }, "{number}");
+        }
+        let copies = cluster.reads().len() - 100;
+        assert!((40..100).contains(&copies), "{copies} copies of at most 5 keys answered");
+        let stats = client.stats();
+        assert_eq!((stats.multi_gets, stats.multi_get_keys, stats.completeness()), (2, 300, 1.0));
+        assert!(stats.balanced());
+        // A tie that was asked for is sent, whatever would pay.
+        client.multi_get(keys(50)).with(stale(ReadPolicy::TIED2)).send().await.unwrap();
+        let ties = cluster.reads().iter().filter(|(_, read)| read.tie.is_some()).count();
+        assert!(ties >= 50, "{ties}");
+    });
+}
+
+#[test]
 fn a_partial_answer_marks_what_is_missing_and_never_calls_it_absent() {
     run(async {
         let cluster = FakeCluster::start(3).await;
@@ -74,7 +109,7 @@ fn a_partial_answer_marks_what_is_missing_and_never_calls_it_absent() {
             _ => Deed::Answer(Duration::ZERO),
         });
         let client = connect(&cluster).await;
-        let options = ReadOptions { deadline: Some(MS * 5_000), ..stale(ReadPolicy::UNTIED) };
+        let options = ReadOptions { deadline: Some(MS * 5_000), ..stale(ReadPolicy::TIED2) };
         let call = client.multi_get(keys(100)).with(options.clone()).partial(0.99, MS * 100);
         let part = call.send().await.unwrap();
         assert_eq!(part.entries[7], Entry::Missing);

@@ -7,6 +7,7 @@
 use smallvec::SmallVec;
 use std::time::Duration;
 use tiedkv_protocol::ids::NodeId;
+use tiedkv_protocol::limits::KEYS_TOGETHER_MAX;
 use tiedkv_protocol::response::{Service, flags};
 
 /// Why a read whose policy would tie went with fewer copies.
@@ -131,6 +132,10 @@ pub struct Gate {
     /// Smoothed share of untied, and of tied (2 and 3), reads that waited for long.
     waited: [Share; 3],
     service: f64,
+    /// Median of what a key takes among others, in microseconds: outliers of a mean are many times a get in memory.
+    typical: f64,
+    /// It comes from keys that shared a copy: gets that come alone take longer, and only bound it.
+    typical_of_shared: bool,
     ties_pay: Latch,
     long_way: Latch,
     said: SmallVec<[Said; 4]>,
@@ -149,6 +154,8 @@ impl Gate {
             settings,
             waited: [Share::default(); 3],
             service: 0.0,
+            typical: 0.0,
+            typical_of_shared: false,
             ties_pay: Latch(true),
             long_way: Latch(false),
             said: SmallVec::new(),
@@ -159,6 +166,10 @@ impl Gate {
     pub fn answered(&mut self, width: u8, service: &Service) {
         let seconds = f64::from(service.service_time_us) / 1e6;
         self.service = if self.service == 0.0 { seconds } else { self.service + 0.02 * (seconds - self.service) };
+        let micros = f64::from(service.service_time_us);
+        if !self.typical_of_shared || micros < self.typical {
+            self.learn_typical(micros);
+        }
         let waited = f64::from(service.queue_wait_us) / 1e6 > self.service / 2.0;
         let slot = usize::from(width.clamp(1, 3)) - 1;
         self.waited[slot].add(waited);
@@ -224,6 +235,34 @@ impl Gate {
         (long && wait_share >= self.settings.loaded).then_some(NotTied::LongWay)
     }
 
+    /// Keys that shared a copy were served in this time, all of them.
+    pub fn keys_served(&mut self, keys: usize, service_time: Duration) {
+        self.typical_of_shared = true;
+        self.learn_typical(service_time.as_secs_f64() * 1e6 / keys.max(1) as f64);
+    }
+
+    fn learn_typical(&mut self, micros: f64) {
+        self.typical = match self.typical {
+            0.0 => micros,
+            known if micros > known => known * TYPICAL_STEP,
+            known => known / TYPICAL_STEP,
+        }
+        .max(TYPICAL_MIN);
+    }
+
+    /// How many keys of one call may share a copy: as many as are read within one way, so that none waits for the
+    /// others longer than a copy of its own would have taken to send. 1 while ties pay (each key is a tie of its own
+    /// then) or nothing is known. `tied`: its policy ties.
+    pub fn keys_together(&self, tied: bool, one_way: Option<Duration>) -> usize {
+        let (Some(wait_share), Some(one_way)) = (self.wait_share(), one_way) else { return 1 };
+        let long = self.long_way.0 && wait_share >= self.settings.loaded;
+        if tied && self.ties_pay.0 && !long {
+            return 1;
+        }
+        let keys = one_way.as_secs_f64() * 1e6 / self.typical.max(TYPICAL_MIN);
+        (keys as usize).clamp(1, KEYS_TOGETHER_MAX)
+    }
+
     /// True if a node asks for no hedges, rescues and shadows.
     pub fn no_extra_copies(&self) -> bool {
         self.any_says(flags::NO_EXTRA_COPIES)
@@ -253,6 +292,10 @@ impl Gate {
 }
 
 const SAMPLES_MAX: u32 = 1_000;
+/// Nodes report whole microseconds.
+const TYPICAL_MIN: f64 = 0.5;
+/// By how much one answer moves the median.
+const TYPICAL_STEP: f64 = 1.05;
 
 impl Share {
     /// A running mean that becomes an exponential one of 1/300.
@@ -323,6 +366,30 @@ mod tests {
         let nearer = Question { one_way: Some(Duration::from_micros(1_200)), ..question() };
         assert_eq!(gate.closed(nearer), Some(NotTied::LongWay), "hysteresis");
         assert_eq!(gate.closed(question()), None);
+    }
+
+    #[test]
+    fn keys_travel_together_only_where_no_tie_pays_and_all_are_read_within_one_way() {
+        let way = Some(Duration::from_micros(60));
+        let mut gate = Gate::new(GateSettings::default());
+        assert_eq!(gate.keys_together(true, way), 1, "nothing is known");
+        (0..300).for_each(|i| gate.answered(1, &service(0, if i % 100 == 0 { 9_000 } else { 2 })));
+        assert_eq!(gate.keys_together(true, way), 1, "no read has asked the gate");
+        assert_eq!(gate.closed(question()), Some(NotTied::LittleWait));
+        let together = gate.keys_together(true, way);
+        assert!((25..=35).contains(&together), "{together}: an outlier counts once");
+        assert_eq!(gate.keys_together(true, None), 1);
+        (0..100).for_each(|_| gate.keys_served(20, Duration::from_micros(20)));
+        (0..100).for_each(|_| gate.answered(1, &service(0, 20)));
+        let together = gate.keys_together(true, way);
+        assert!((55..=64).contains(&together), "{together}: a get that comes alone takes longer");
+        (0..100).for_each(|_| gate.keys_served(20, Duration::from_micros(40)));
+        (0..300).for_each(|_| gate.keys_served(20, Duration::from_millis(100)));
+        assert_eq!(gate.keys_together(true, way), 1, "each takes longer than the way");
+        (0..2_000_u32).for_each(|i| gate.answered(1, &service(if i % 5 == 0 { 900 } else { 0 }, 1)));
+        assert_eq!(gate.closed(Question { one_way: None, ..question() }), None);
+        assert_eq!(gate.keys_together(true, way), 1, "ties pay again");
+        assert!(gate.keys_together(false, way) > 30, "untied anyway");
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod fake_node;
 pub mod fanout;
 pub mod gate;
 mod join;
+mod keys_together;
 pub mod latency;
 mod lateness;
 pub mod learn;

@@ -72,10 +72,11 @@ impl Running<'_> {
         let mut unsent = SmallVec::new();
         if let Some(first) = self.copies.first().filter(|_| self.chosen.what.is_short()) {
             let end = self.winner.as_ref().map_or_else(clock::now, |(_, _, received)| *received);
-            let winner = self.winner.as_ref().map(|(reply, _, _)| &reply.service);
+            let gets = self.chosen.what.gets();
+            let winner = self.winner.as_ref().map(|(reply, _, _)| reply.service.of_one(gets));
             let Chosen { asked, hold_out, observed, .. } = self.chosen;
             let ended = Ended { race: &self.race, hold_out, observed };
-            unsent = own.engine.read_ended(asked, &ended, end.since(first.sent), winner, end);
+            unsent = own.engine.read_ended(asked, &ended, end.since(first.sent), winner.as_ref(), end);
         }
         let too_long = own.engine.delay_too_long(self.chosen.asked);
         drop(own);

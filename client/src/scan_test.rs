@@ -37,7 +37,7 @@ async fn keys(mut scan: Scan) -> Vec<String> {
 fn scans(cluster: &FakeCluster) -> Vec<(NodeId, PageRequest, Class)> {
     let page = |(node, request): (NodeId, tiedkv_protocol::request::ReadRequest)| match request.operation {
         ReadOperation::Scan(page) => Some((node, *page, request.class)),
-        ReadOperation::Get { .. } => None,
+        ReadOperation::Get { .. } | ReadOperation::MultiGet { .. } => None,
     };
     cluster.reads().into_iter().filter_map(page).collect()
 }

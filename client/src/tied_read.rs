@@ -367,7 +367,8 @@ impl<'v> Running<'v> {
                 let Service { node, flags, unhealthy_pairs, .. } = reply.service;
                 own.engine.heard(node, flags, unhealthy_pairs);
             } else {
-                own.engine.answered(received.since(known.sent), &reply.service, code, received);
+                let service = reply.service.of_one(self.chosen.what.gets());
+                own.engine.answered(received.since(known.sent), &service, code, received);
             }
             if known.fate.is_none() {
                 own.engine.copy_gone(sent.replica, sent.kind);

@@ -17,6 +17,7 @@
 //! | [`identity`] | the identity that a certificate carries, as text |
 //! | [`hello`] | the first messages of a connection; topology; ceiling |
 //! | [`request`] | what a client asks: reads, withdraws, writes, administration |
+//! | [`multi_get`] | keys of one call that travel in one copy |
 //! | [`scan`] | pages of ordered scans |
 //! | [`tie`] | what makes copies race |
 //! | [`response`] | what a node answers |
@@ -34,6 +35,7 @@ pub mod identity;
 pub mod ids;
 pub mod limits;
 pub mod moment;
+pub mod multi_get;
 pub mod peer;
 pub mod request;
 pub mod response;

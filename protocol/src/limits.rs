@@ -11,6 +11,10 @@ pub const KEY_BYTES_MAX: usize = 4 * 1024;
 pub const VALUE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Values above this many bytes get a QUIC stream of their own, so that they block no other frame.
 pub const INLINE_VALUE_BYTES_MAX: usize = 64 * 1024;
+/// Most keys of one call that travel in one copy.
+pub const KEYS_TOGETHER_MAX: usize = 64;
+/// Most bytes of the keys that travel in one copy.
+pub const KEYS_TOGETHER_BYTES_MAX: usize = 8 * 1024;
 /// Most rows of one page of a scan.
 pub const SCAN_PAGE_ROWS_MAX: usize = 64 * 1024;
 /// Most bytes of rows of one page of a scan; one larger row travels alone.

@@ -87,21 +87,36 @@ pub enum ReadOperation {
     },
     /// One page of an ordered scan (its rows in the payload, see [`crate::scan`]).
     Scan(Box<PageRequest>),
+    /// The values of keys of one call that travel together (in the payload, see [`crate::multi_get`]).
+    MultiGet {
+        /// 1 to [`KEYS_TOGETHER_MAX`](crate::limits::KEYS_TOGETHER_MAX).
+        keys: Vec<Bytes>,
+    },
 }
 
 impl ReadOperation {
     /// The key whose lane is charged.
     pub fn first_key(&self) -> &Bytes {
+        static NONE: Bytes = Bytes::new();
         match self {
             Self::Get { key } => key,
             Self::Scan(page) => page.first_key(),
+            Self::MultiGet { keys } => keys.first().unwrap_or(&NONE),
+        }
+    }
+
+    /// How many gets its service time is made of; at least 1.
+    pub fn gets(&self) -> u32 {
+        match self {
+            Self::Get { .. } | Self::Scan(_) => 1,
+            Self::MultiGet { keys } => u32::try_from(keys.len()).unwrap_or(u32::MAX).max(1),
         }
     }
 
     /// Takes about as long as a get: times of others say nothing about gets.
     pub fn is_short(&self) -> bool {
         match self {
-            Self::Get { .. } => true,
+            Self::Get { .. } | Self::MultiGet { .. } => true,
             Self::Scan(page) => page.rows_max == 1,
         }
     }

@@ -43,6 +43,14 @@ pub struct Service {
     pub unhealthy_pairs: u64,
 }
 
+impl Service {
+    /// As it would be of one of `gets` that were served together.
+    #[must_use]
+    pub fn of_one(self, gets: u32) -> Self {
+        Self { service_time_us: self.service_time_us / gets.max(1), ..self }
+    }
+}
+
 /// The good part of an answer to a copy. The value, if any, is the frame's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {

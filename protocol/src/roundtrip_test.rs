@@ -46,6 +46,7 @@ fn operation() -> impl Strategy<Value = ReadOperation> {
     let page = (key(), option::of(key()), any::<(bool, u32, u32)>(), columns);
     prop_oneof![
         key().prop_map(|key| ReadOperation::Get { key }),
+        vec(key(), 0..4).prop_map(|keys| ReadOperation::MultiGet { keys }),
         page.prop_map(|(lo, hi, (reverse, rows_max, bytes_max), columns)| {
             ReadOperation::Scan(Box::new(PageRequest { lo, hi, reverse, columns, rows_max, bytes_max }))
         }),

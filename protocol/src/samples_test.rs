@@ -162,6 +162,11 @@ fn requests() -> Vec<Sample> {
         sample("Read.scan", scan(Columns::All, Some(b"b"), false)),
         sample("Read.scan.keys", scan(Columns::Keys, None, true)),
         sample("Read.scan.count", scan(Columns::Count, None, false)),
+        sample("Read.multi_get", {
+            let operation =
+                ReadOperation::MultiGet { keys: vec![Bytes::from_static(b"a"), Bytes::from_static(b"bc")] };
+            ReadRequest { operation, ..read(CopyKind::First, None, stale(None), Class::Interactive) }
+        }),
         sample("Withdraw", Withdraw { requests: smallvec![RequestId(7), RequestId(300)] }),
         sample("Write.Put", write(WriteOperation::Put { key: Bytes::from_static(b"key") })),
         sample("Write.Atomic", write(WriteOperation::Atomic)),

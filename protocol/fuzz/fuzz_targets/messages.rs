@@ -5,7 +5,9 @@ use libfuzzer_sys::fuzz_target;
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 use tiedkv_protocol::atomic::{Atomic, WriteDetail};
+use bytes::Bytes;
 use tiedkv_protocol::codec;
+use tiedkv_protocol::multi_get::Answers;
 use tiedkv_protocol::{hello, request, response};
 
 fn again<T: Serialize + DeserializeOwned + Debug>(bytes: &[u8]) {
@@ -19,7 +21,7 @@ fn again<T: Serialize + DeserializeOwned + Debug>(bytes: &[u8]) {
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (kind, bytes) = input;
-    match kind % 14 {
+    match kind % 15 {
         0 => again::<hello::Hello>(bytes),
         1 => again::<hello::Welcome>(bytes),
         2 => again::<hello::Notice>(bytes),
@@ -34,6 +36,10 @@ fuzz_target!(|input: (u8, &[u8])| {
         11 => again::<response::AdminReply>(bytes),
         // What travels in payloads.
         12 => {
+            let mut answers = Answers::new(Bytes::copy_from_slice(bytes));
+            while let Ok(Some(_)) = answers.next_answer() {}
+        }
+        13 => {
             if let Ok(atomic) = Atomic::decode(bytes) {
                 let written = atomic.encode().expect("what fits when read fits when written");
                 assert_eq!(Atomic::decode(&written).expect("what was written is read"), atomic);

@@ -11,6 +11,7 @@ use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{CallerId, NodeId, RequestId, ShardId};
 use tiedkv_protocol::limits::STALE_BOUND_MAX;
 use tiedkv_protocol::moment::Moment;
+use tiedkv_protocol::multi_get;
 use tiedkv_protocol::request::{CopyKind, ReadLevel, ReadOperation, ReadRequest};
 use tiedkv_protocol::response::Failure;
 use tiedkv_protocol::tie::{BadTie, Tie};
@@ -85,6 +86,7 @@ pub fn check(request: &ReadRequest, rules: &Rules<'_>) -> Result<Duration, Failu
             check_key(key).map_err(|bad| Failure::new(ErrorCode::OverLimit, bad.to_string()))?;
         }
         ReadOperation::Scan(page) => page.check()?,
+        ReadOperation::MultiGet { keys } => multi_get::check(keys)?,
     }
     if let Some(tie) = &request.tie {
         check_tie(tie, request.kind, rules).map_err(|wrong| Failure::new(ErrorCode::BadTie, wrong.to_string()))?;

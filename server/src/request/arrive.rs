@@ -64,7 +64,7 @@ impl PathState {
             (true, _) => Some(self.ask_barrier(lane)?),
         };
         let page = match &request.operation {
-            ReadOperation::Get { .. } => None,
+            ReadOperation::Get { .. } | ReadOperation::MultiGet { .. } => None,
             ReadOperation::Scan(page) => Some(self.make_page(page)?),
         };
         let admission = Admission { lane, admitted: now, deadline: received + time_left, barrier, page };

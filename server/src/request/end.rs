@@ -48,7 +48,7 @@ impl PathState {
         if outcome.is_ok() {
             self.counters.service_time_us.add_time(service_time);
             if copy.request.operation.is_short() {
-                self.note_service(service_time);
+                self.note_service(service_time / copy.request.operation.gets());
             }
         }
         let end = if outcome.is_ok() { CopyEnd::Answered } else { CopyEnd::Failed };

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::Position;
+use tiedkv_protocol::multi_get::AnswersWriter;
 use tiedkv_protocol::request::{ReadLevel, ReadOperation};
 use tiedkv_protocol::response::{Failure, Found};
 
@@ -121,11 +122,15 @@ pub fn position_needed(copy: &HeldCopy) -> Option<Position> {
 }
 
 /// Reads, or reads the next chunk of a page: `None` when more chunks follow. The value is empty when the key is
-/// absent.
+/// absent. Of keys that travel together the first is read, and others while `goes_on`.
 ///
 /// # Errors
 /// When the engine cannot read.
-pub fn execute(store: &dyn StateStore, copy: &HeldCopy) -> Result<Option<(Found, Bytes)>, StorageError> {
+pub fn execute(
+    store: &dyn StateStore,
+    copy: &HeldCopy,
+    goes_on: impl Fn() -> bool,
+) -> Result<Option<(Found, Bytes)>, StorageError> {
     let level = copy.request.level;
     match &copy.request.operation {
         ReadOperation::Get { key } => {
@@ -138,6 +143,24 @@ pub fn execute(store: &dyn StateStore, copy: &HeldCopy) -> Result<Option<(Found,
                 remaining_ms: stored.as_ref().and_then(|stored| remaining(stored, view.stamp_ms())),
             };
             Ok(Some((found, stored.map_or_else(Bytes::new, |stored| stored.value))))
+        }
+        ReadOperation::MultiGet { keys } => {
+            let view: Arc<dyn View> = store.view();
+            let mut answers = AnswersWriter::default();
+            for (index, key) in keys.iter().enumerate() {
+                if index > 0 && !goes_on() {
+                    break;
+                }
+                let stored = view.get(key)?;
+                let stamp_ms = view.stamp_ms();
+                let found =
+                    stored.as_ref().map(|stored| (&stored.value[..], stored.version, remaining(stored, stamp_ms)));
+                if !answers.push(found) {
+                    break;
+                }
+            }
+            let found = Found { version: None, level, position: view.position(), remaining_ms: None };
+            Ok(Some((found, answers.finish())))
         }
         ReadOperation::Scan(_) => {
             let page = copy.page.as_ref();

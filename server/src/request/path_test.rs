@@ -1,14 +1,18 @@
 //! The tie, through the public door: two or three in-process nodes with real workers, and a wire in the test's hand.
 
 use crate::clock;
+use crate::request::execute::execute;
+use crate::request::held::{Admission, HeldCopy};
 use crate::request::test_support::{Cluster, PATIENCE, drawn, modelled, read, seen, stall_now, tied};
 use crate::storage::state_store::{Mutation, StateStore};
 use bytes::Bytes;
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{NodeId, Position, RequestId};
+use tiedkv_protocol::moment::Moment;
+use tiedkv_protocol::multi_get::{Answer, Answers};
 use tiedkv_protocol::peer::Cancel;
-use tiedkv_protocol::request::{CopyKind, ReadRequest};
+use tiedkv_protocol::request::{CopyKind, ReadOperation, ReadRequest};
 use tiedkv_protocol::response::{CopyEnd, flags};
 use tiedkv_protocol::tie::CopyNumber;
 
@@ -48,6 +52,37 @@ fn a_real_device_serves_at_once() {
     (0..1_000).for_each(|request| node.read(read(request)));
     (0..1_000).for_each(|_| assert!(node.answer().outcome.is_ok()));
     assert!(!node.path.status().modelled);
+    node.assert_balanced();
+}
+
+#[test]
+fn keys_that_share_a_copy_are_answered_in_order_and_take_a_draw_each() {
+    let cluster = cluster(1, MS);
+    let node = cluster.node(0);
+    node.store
+        .apply(&[Mutation::Put { key: Bytes::from_static(b"other"), value: Bytes::new() }], Position(2), 0)
+        .unwrap();
+    let keys = [&b"absent"[..], b"other", read(1).operation.first_key()].map(Bytes::copy_from_slice).to_vec();
+    node.read(ReadRequest { operation: ReadOperation::MultiGet { keys: keys.clone() }, ..read(7) });
+    let (reply, payload) = node.answer_with_value();
+    let mut answers = Answers::new(payload);
+    assert_eq!(answers.next_answer(), Ok(Some(None)));
+    let other = Answer { value: Bytes::new(), version: Version(2), remaining_ms: None };
+    assert_eq!(answers.next_answer(), Ok(Some(Some(other))));
+    let value = answers.next_answer().unwrap().flatten().map(|answer| answer.value);
+    assert_eq!((value.as_deref(), answers.next_answer()), (Some(&b"value"[..]), Ok(None)));
+    let three: Duration = (7..10).map(|request| drawn(MS, request)).sum();
+    let service = Duration::from_micros(u64::from(reply.service.service_time_us));
+    assert!(service + MS / 2 >= three, "{service:?} of {three:?}");
+    node.read(ReadRequest { operation: ReadOperation::MultiGet { keys: Vec::new() }, ..read(8) });
+    assert_eq!(node.answer().outcome.unwrap_err().code, ErrorCode::OverLimit);
+    // The first key is answered, however little time there is.
+    let admission = Admission { lane: 0, admitted: Moment(0), deadline: Moment(1), barrier: None, page: None };
+    let request = ReadRequest { operation: ReadOperation::MultiGet { keys }, ..read(9) };
+    let copy = HeldCopy::new(node.caller.clone(), request, admission);
+    let (_, payload) = execute(&*node.store, &copy, || false).unwrap().expect("done");
+    let mut answers = Answers::new(payload);
+    assert_eq!((answers.next_answer(), answers.next_answer()), (Ok(Some(None)), Ok(None)));
     node.assert_balanced();
 }
 

@@ -36,6 +36,9 @@ use tiedkv_protocol::response::{Failure, Found};
 
 type Stripe<'a> = MutexGuard<'a, TieTable<Arc<HeldCopy>>>;
 
+/// Keys that travel together are read for no longer than this while others wait; the client asks for the rest again.
+const KEYS_TIME_MAX: Duration = Duration::from_millis(1);
+
 /// One worker of one lane.
 pub(crate) struct Worker {
     /// The path it works for.
@@ -254,7 +257,7 @@ impl Worker {
     fn service(&self, copy: &HeldCopy) -> Duration {
         let (device, read) = (&self.path.config.device, copy.request.read);
         match &copy.page {
-            None => device.service(read),
+            None => device.gets_service(read, copy.request.operation.gets()),
             Some(page) => device.chunk_service(read, page.progress.lock().chunks()),
         }
     }
@@ -265,7 +268,8 @@ impl Worker {
         let result = if path.fail_reads.load(Relaxed) {
             Err(StorageError::Failed("reads were made to fail, for a test".to_owned()))
         } else {
-            execute(&*path.store, copy)
+            let until = clock::now() + KEYS_TIME_MAX;
+            execute(&*path.store, copy, || clock::now() < until)
         };
         path.note_storage(result.is_err(), clock::now());
         if copy.page.is_some() {

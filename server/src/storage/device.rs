@@ -57,6 +57,16 @@ impl DeviceConfig {
         }
     }
 
+    /// The service time of gets that travel together: a draw for each.
+    pub fn gets_service(&self, read: ReadId, gets: u32) -> Duration {
+        match self {
+            Self::Real => Duration::ZERO,
+            Self::Modelled(_) => {
+                (0..gets).map(|get| self.service(ReadId(read.0.wrapping_add(u128::from(get))))).sum()
+            }
+        }
+    }
+
     /// The service time of one chunk of a page: a draw of its own, at most the mean.
     pub fn chunk_service(&self, read: ReadId, chunk: u32) -> Duration {
         match self {

@@ -29,8 +29,10 @@ pub const META_FORMAT: u8 = 1;
 /// Entries of the index of expiries that one batch of an install writes.
 const EXPIRIES_PER_BATCH: usize = 4096;
 /// Most outcomes deleted along with one batch.
-const FORGET_PER_BATCH: usize = 512;
+const FORGET_PER_BATCH: u64 = 512;
 const META_KEY: &[u8] = b"applied";
+/// For this long a view is read without the engine's lock if no other one follows: a flush of 8 MiB takes less.
+const UNLOCKED_FOR: Duration = Duration::from_secs(1);
 /// For this long after the engine was last seen to write tables it may do so again: compactions follow flushes.
 const AT_WORK_FOR: Duration = Duration::from_millis(250);
 
@@ -178,7 +180,7 @@ impl FjallStore {
         let spaces = Spaces::open(&database, meta.generation, &settings)?;
         sync_names(folder)?;
         let view = publishable(&database, &spaces, &meta);
-        let swept = 0;
+        let swept = deleted(&view)?;
         Ok(Self {
             folder: folder.to_owned(),
             database,
@@ -243,10 +245,10 @@ impl FjallStore {
         for (position, record) in commit.outcomes {
             batch.insert(&writing.spaces.outcomes, position.0.to_be_bytes(), record.as_slice());
         }
-        let sweep_to = self.forget(&mut batch, &writing, commit.forgotten)?;
+        let swept = Self::forget(&mut batch, &writing, commit.forgotten);
         batch.insert(&self.meta, META_KEY, meta.encode());
         batch.commit().map_err(|error| self.latch(engine_error(error)))?;
-        writing.swept = sweep_to;
+        writing.swept = swept;
         writing.meta = meta;
         self.publish(&mut writing);
         Ok(())
@@ -296,27 +298,14 @@ impl FjallStore {
         Ok(Install { store: self.clone(), generation, spaces, flipped: false })
     }
 
-    fn forget(
-        &self,
-        batch: &mut fjall::OwnedWriteBatch,
-        writing: &Writing,
-        forgotten: Position,
-    ) -> Result<u64, StorageError> {
-        if forgotten.0 <= writing.swept {
-            return Ok(writing.swept);
+    /// Deletes some outcomes that are forgotten; gives up to where all are deleted. Nothing is read to know which there
+    /// are: that would fill the cache with blocks that nobody asks for again.
+    fn forget(batch: &mut fjall::OwnedWriteBatch, writing: &Writing, forgotten: Position) -> u64 {
+        let to = forgotten.0.min(writing.swept.saturating_add(FORGET_PER_BATCH));
+        for position in writing.swept + 1..=to {
+            batch.remove(&writing.spaces.outcomes, position.to_be_bytes());
         }
-        let view = self.view.load();
-        let range = (writing.swept + 1).to_be_bytes()..=forgotten.0.to_be_bytes();
-        let mut last = writing.swept;
-        for (count, guard) in fjall::Readable::range(&view.snapshot, &writing.spaces.outcomes, range).enumerate() {
-            if count == FORGET_PER_BATCH {
-                return Ok(last);
-            }
-            let key = guard.key().map_err(engine_error)?;
-            last = key.as_ref().try_into().map(u64::from_be_bytes).unwrap_or(last);
-            batch.remove(&writing.spaces.outcomes, key);
-        }
-        Ok(forgotten.0)
+        to.max(writing.swept)
     }
 
     fn publish(&self, writing: &mut Writing) {
@@ -328,7 +317,8 @@ impl FjallStore {
     fn publish_now(&self, writing: &mut Writing) {
         let mut view = publishable(&self.database, &writing.spaces, &writing.meta);
         if self.engine_at_work(writing) {
-            view.unlocked = Unlocked::pin(&writing.spaces.data, view.snapshot.seqno());
+            let until = clock::now() + UNLOCKED_FOR;
+            view.unlocked = Unlocked::pin(&self.database, &writing.spaces.data, view.snapshot.seqno(), until);
         }
         self.view.store(Arc::new(view));
         for listener in self.listeners.read().iter() {
@@ -453,9 +443,10 @@ impl Install {
         batch.insert(&store.meta, META_KEY, meta.encode());
         batch.commit().map_err(|error| store.latch(engine_error(error)))?;
         self.flipped = true;
+        let swept = deleted(&publishable(&store.database, &self.spaces, &meta))?;
         let old = std::mem::replace(
             &mut *writing,
-            Writing { meta, spaces: self.spaces.clone(), swept: 0, at_work_until: Moment(0) },
+            Writing { meta, spaces: self.spaces.clone(), swept, at_work_until: Moment(0) },
         );
         // Also while publication is held back: nothing may go on from a view of the old keyspaces.
         store.publish_now(&mut writing);
@@ -472,6 +463,13 @@ impl Drop for Install {
             tracing::warn!(%error, "what a snapshot left behind is deleted at the next start");
         }
     }
+}
+
+/// Outcomes up to here are deleted: those before the first that is there.
+fn deleted(view: &FjallView) -> Result<u64, StorageError> {
+    let first = view.outcomes(1..=u64::MAX).next().transpose()?;
+    let position = first.and_then(|(key, _)| key.as_ref().try_into().ok()).map(u64::from_be_bytes);
+    Ok(position.map_or(view.forgotten.0, |first| first.saturating_sub(1)))
 }
 
 fn publishable(database: &Database, spaces: &Spaces, meta: &Meta) -> FjallView {

@@ -295,11 +295,24 @@ fn reads_go_on_while_the_engine_makes_its_tables_durable() {
     assert!(store.current().unlocked.is_none(), "an engine at rest is read the fast way");
     // Fills the memtable, so that it is written.
     commit(&store, 2, &[put("large", &"v".repeat(StoreSettings::default().memtable_bytes as usize))]);
-    let data = store.writing.lock().spaces.data.clone();
+    assert!(store.current().unlocked.is_some(), "an engine at work is read beside its lock");
+    let (view, data) = {
+        let writing = store.writing.lock();
+        let pin = |until| {
+            let mut view = publishable(&store.database, &writing.spaces, &writing.meta);
+            view.unlocked = Unlocked::pin(&store.database, &writing.spaces.data, view.snapshot.seqno(), until);
+            view
+        };
+        let over = pin(Moment(0)).unlocked.is_some_and(|unlocked| unlocked.pays());
+        assert!(
+            !over || store.database.active_compactions() > 0,
+            "the time is over, and yet it is read the slow way"
+        );
+        (pin(Moment(u64::MAX)), writing.spaces.data.clone())
+    };
     // As lsm-tree does at the end of a flush or compaction, for as long as its fsyncs take.
     let _held = data.tree.get_version_history_lock();
     let (sender, read) = std::sync::mpsc::sync_channel(1);
-    let view = store.current();
     std::thread::spawn(move || {
         let mut rows = 0;
         let small = view.get(b"small").unwrap().map(|stored| stored.value);

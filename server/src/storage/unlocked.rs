@@ -4,30 +4,46 @@
 //! the end of a flush for the fsyncs of the list, at the end of a compaction also for those of the new tables. With
 //! values of 8 MiB that is tens of milliseconds at a time in which no read of a node goes on, and on all replicas at
 //! once, since they flush at the same position. A view that is published while that may happen pins the list that it
-//! shows and reads from it: dearer by a merge of iterators, so only then. Pins what it shows until it is dropped.
+//! shows and reads from it: dearer by a merge of iterators (five times a get), so only then, and not for long if no
+//! other view follows. Pins what it shows until it is dropped.
 
-use fjall::{AbstractTree, AnyTree, Keyspace, SeqNo, Slice};
+use crate::clock;
+use fjall::{AbstractTree, AnyTree, Database, Keyspace, SeqNo, Slice};
 use lsm_tree::Tree;
 use std::ops::Bound;
+use tiedkv_protocol::moment::Moment;
 
 /// Rows in order of key, from both ends.
 pub(super) type Rows<'a> = Box<dyn DoubleEndedIterator<Item = Result<(Slice, Slice), fjall::Error>> + 'a>;
 /// From a key to a key.
 pub(super) type Bounds = (Bound<Slice>, Bound<Slice>);
 
+type Read = Box<dyn Fn(&Bounds) -> Rows<'static> + Send + Sync>;
+
 /// One keyspace at one sequence number; see the head of this room.
-pub(super) struct Unlocked(Box<dyn Fn(&Bounds) -> Rows<'static> + Send + Sync>);
+pub(super) struct Unlocked {
+    read: Read,
+    /// The engine will have done by then what it does now, unless it says otherwise.
+    until: Moment,
+    database: Database,
+}
 
 impl Unlocked {
     /// What a snapshot at `seqno` shows. Waits for the lock; for the one thread that publishes.
-    pub(super) fn pin(keyspace: &Keyspace, seqno: SeqNo) -> Option<Self> {
+    pub(super) fn pin(database: &Database, keyspace: &Keyspace, seqno: SeqNo, until: Moment) -> Option<Self> {
         // The type of the engine's list has no name outside of it.
         let AnyTree::Standard(tree) = &keyspace.tree else { return None };
         let version = tree.get_version_history_lock().get_version_for_snapshot(seqno);
-        Some(Self(Box::new(move |bounds| {
+        let read: Read = Box::new(move |bounds| {
             let rows = Tree::create_internal_range(version.clone(), bounds, seqno, None);
             Box::new(rows.map(|row| row.map(|row| (row.key.user_key, row.value)).map_err(fjall::Error::from)))
-        })))
+        });
+        Some(Self { read, until, database: database.clone() })
+    }
+
+    /// Whether to read here: the engine may hold its lock for long.
+    pub(super) fn pays(&self) -> bool {
+        self.database.active_compactions() > 0 || clock::now() < self.until
     }
 
     /// The value of a key as kept.
@@ -38,6 +54,6 @@ impl Unlocked {
     }
 
     pub(super) fn rows(&self, bounds: &Bounds) -> Rows<'static> {
-        (self.0)(bounds)
+        (self.read)(bounds)
     }
 }

@@ -123,7 +123,7 @@ impl View for FjallView {
         }
         let hi = range.hi.map_or(Bound::Unbounded, |hi| Bound::Excluded(Slice::from(hi)));
         let bounds: Bounds = (Bound::Included(Slice::from(range.lo)), hi);
-        let mut rows: Rows<'_> = match &self.unlocked {
+        let mut rows: Rows<'_> = match self.unlocked() {
             Some(unlocked) => unlocked.rows(&bounds),
             None => Box::new(self.snapshot.range(&self.spaces.data, bounds).map(fjall::Guard::into_inner)),
         };
@@ -139,12 +139,16 @@ impl View for FjallView {
 }
 
 impl FjallView {
+    fn unlocked(&self) -> Option<&Unlocked> {
+        self.unlocked.as_ref().filter(|unlocked| unlocked.pays())
+    }
+
     /// What is kept of a key, expired or not.
     ///
     /// # Errors
     /// When the engine cannot read.
     pub fn stored(&self, key: &[u8]) -> Result<Option<Stored>, StorageError> {
-        let kept = match &self.unlocked {
+        let kept = match self.unlocked() {
             Some(unlocked) => unlocked.get(key),
             None => self.snapshot.get(&self.spaces.data, key),
         };
