@@ -74,11 +74,12 @@ const BUG: &str = "TIEDKV_TESTS_RAFT_BUG";
 const FROM: &str = "TIEDKV_TESTS_RAFT_FROM";
 
 /// The bugs, each with the promises of which it must break one.
-const BUGS: [(Planted, &[&str]); 9] = [
+const BUGS: [(Planted, &[&str]); 10] = [
     (Planted::VoteNotSynced, &["one leader in a term", OWN]),
     (Planted::AppendNotSynced, &["linearizable", "committed entries never change"]),
     (Planted::BarrierJoinedLate, &["linearizable"]),
     (Planted::NoBarrier, &["linearizable"]),
+    (Planted::BallotRemembered, &["linearizable"]),
     (Planted::SessionNotWaited, &["sessions go forward"]),
     (Planted::OutcomesNotInSnapshot, &["the same outcome everywhere", "applied exactly once"]),
     (Planted::PositionApart, &["the same outcome everywhere", "replicas come to the same state"]),

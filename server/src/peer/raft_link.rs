@@ -57,11 +57,13 @@ pub enum StreamKind {
     Clock = 9,
     /// One question for the peer's sum at a position.
     Sum = 10,
+    /// Questions of a leader whom the peer votes for, each answered before the next.
+    Ballot = 11,
 }
 
 impl StreamKind {
     fn from_number(number: u8) -> Option<Self> {
-        const ALL: [StreamKind; 10] = [
+        const ALL: [StreamKind; 11] = [
             StreamKind::Hello,
             StreamKind::Append,
             StreamKind::Vote,
@@ -72,6 +74,7 @@ impl StreamKind {
             StreamKind::State,
             StreamKind::Clock,
             StreamKind::Sum,
+            StreamKind::Ballot,
         ];
         ALL.into_iter().find(|kind| *kind as u8 == number)
     }

@@ -1,9 +1,10 @@
-//! Whether a leader and the one who asks it for a read index are a quorum by themselves: then no heartbeats are needed to
-//! confirm that nobody else leads, and a linearizable read on a follower of three costs one round trip. Pure.
+//! Whether a leader and one other node are a quorum by themselves: then no heartbeats are needed to confirm that nobody else
+//! leads, and a linearizable read on any of three replicas costs one round trip. Pure.
 //!
 //! A read index is safe when, at some moment after the read came, a quorum had promised no later ballot than that of the
-//! leader (Raft dissertation, section 6.4). The one who asks looks at its own vote after the read came and says it with the
-//! question; the leader looks at its own when the question arrives. A later leader would need the vote of one of the two, and
+//! leader (Raft dissertation, section 6.4). A follower that asks looks at its own vote after the read came and says it with
+//! the question; the leader looks at its own when the question arrives. A leader that has reads itself asks a follower whom
+//! it votes for, and looks at its own vote when the answer arrives. A later leader would need the vote of one of the two, and
 //! votes are never taken back. No clock is involved, so this is no lease.
 
 use serde::{Deserialize, Serialize};
@@ -30,15 +31,25 @@ pub struct Standing<'a> {
     pub voters: &'a [BTreeSet<u64>],
 }
 
-/// The read index, if the vote of `asker` is for this leader's ballot and both are a quorum. An entry of its own must be
+/// The read index, if the vote of `other` is for this leader's ballot and both are a quorum. An entry of its own must be
 /// committed: before, it does not know what its predecessors committed.
-pub fn confirmed(standing: &Standing<'_>, asker: u64, follows: Ballot) -> Option<Position> {
+pub fn confirmed(standing: &Standing<'_>, other: u64, follows: Ballot) -> Option<Position> {
     let Standing { leads, committed, voters } = *standing;
     let (by, position) = committed?;
-    let both = [leads.candidate, asker];
+    let known = follows == leads && by == leads;
+    (known && are_quorum(voters, leads.candidate, other)).then_some(position)
+}
+
+/// A node that is a quorum together with `own`; where there are several, another one for another `turn`.
+pub fn companion(voters: &[BTreeSet<u64>], own: u64, turn: usize) -> Option<u64> {
+    let fit: Vec<u64> = voters.first()?.iter().copied().filter(|other| are_quorum(voters, own, *other)).collect();
+    fit.get(turn.checked_rem(fit.len())?).copied()
+}
+
+fn are_quorum(voters: &[BTreeSet<u64>], one: u64, other: u64) -> bool {
+    let both = [one, other];
     let quorum = |set: &BTreeSet<u64>| 2 * both.iter().filter(|node| set.contains(node)).count() > set.len();
-    let known = follows == leads && by == leads && asker != leads.candidate;
-    (known && !voters.is_empty() && voters.iter().all(quorum)).then_some(position)
+    one != other && !voters.is_empty() && voters.iter().all(quorum)
 }
 
 #[cfg(test)]
@@ -80,6 +91,20 @@ mod tests {
         assert_eq!(ask(&[&[1, 2, 3]], LEADS, 4, LEADS), None);
         assert_eq!(ask(&[&[1, 2, 3]], LEADS, 1, LEADS), None);
         assert_eq!(ask(&[], LEADS, 2, LEADS), None);
+    }
+
+    #[test]
+    fn a_companion_is_another_voter_of_three_in_turn_and_nobody_of_five() {
+        let sets = |sets: &[&[u64]]| -> Vec<BTreeSet<u64>> {
+            sets.iter().map(|set| set.iter().copied().collect()).collect()
+        };
+        let three = sets(&[&[1, 2, 3]]);
+        assert_eq!([0, 1, 2].map(|turn| companion(&three, 2, turn)), [Some(1), Some(3), Some(1)]);
+        assert_eq!(companion(&sets(&[&[1, 2, 3, 4, 5]]), 2, 0), None);
+        assert_eq!(companion(&sets(&[&[1]]), 1, 0), None, "alone");
+        assert_eq!(companion(&[], 1, 0), None);
+        let changing = sets(&[&[1, 2, 3], &[1, 3, 4]]);
+        assert_eq!([0, 1].map(|turn| companion(&changing, 1, turn)), [Some(3), Some(3)], "both sets");
     }
 
     #[test]

@@ -46,6 +46,7 @@ pub mod membership;
 pub mod network;
 pub mod outcomes;
 pub mod read_barrier;
+pub mod read_index;
 mod records;
 pub mod replica;
 mod run;

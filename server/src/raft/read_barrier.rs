@@ -1,24 +1,26 @@
 //! The position that a linearizable read must wait for, on any replica (Raft dissertation, section 6.4, read index).
 //!
 //! Questions share rounds: one is on its way, one gathers. A read joins only a round whose request leaves after the
-//! read arrived, so that the answer covers every write acknowledged before it. A follower asks the leader over
-//! the peers' link. Waiting until the position is applied is the request path's job.
+//! read arrived, so that the answer covers every write acknowledged before it. A follower asks the leader over the
+//! peers' link, and a leader of two or three asks a follower whom it votes for, which costs less than heartbeats to all.
+//! Waiting until the position is applied is the request path's job.
 
 use crate::clock;
 use crate::peer::raft_link::{RaftLink, StreamKind};
 use crate::peer::stream::{read_message, write_message};
-use crate::raft::confirm::{Ballot, Standing, confirmed};
+use crate::raft::confirm::Ballot;
 use crate::raft::contact::Contact;
+use crate::raft::read_index::{ReadIndex, companion_of, confirmed_with, follows, read_index};
 use crate::raft::state_machine::StateMachine;
-use crate::raft::types::{TypeConfig, Vote};
+use crate::raft::types::TypeConfig;
 use crate::request::barrier::{BarrierReply, ReadBarrier};
 use crate::request::freshness::Rounds;
 use futures_util::future::{Either, select};
+use openraft::Raft;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::errors::{LinearizableReadError, RaftError};
-use openraft::{Raft, RaftState, ReadPolicy, ServerState};
 use parking_lot::Mutex;
 use quinn::{RecvStream, SendStream};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::pin::pin;
@@ -39,58 +41,18 @@ const ROUND_MAX: Duration = Duration::from_millis(500);
 const COMPANY_MIN: usize = 4;
 /// A question waits for company no longer than this.
 const GATHER_MAX: Duration = Duration::from_millis(1);
-/// A stream to the leader is used again within this time: less than the leader waits for the next question.
+/// A stream is used again within this time: less than the other side waits for the next question.
 const KEPT_MAX: Duration = Duration::from_secs(1);
-
-/// The answer of a leader.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ReadIndex {
-    /// Applied up to here, a read sees every write acknowledged before the question.
-    At(Position),
-    /// Not the leader (any more); who is, if known.
-    NotLeader(Option<NodeId>),
-}
+/// A follower that does not say within this time whom it votes for is not waited for: heartbeats go to all.
+const BALLOT_MAX: Duration = Duration::from_millis(20);
+/// After that, heartbeats only for this long.
+const SILENT_PAUSE: Duration = Duration::from_secs(1);
 
 /// A question to the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Question {
     /// The ballot that the one who asks votes for, looked at after all reads came that the answer is for.
     pub follows: Option<Ballot>,
-}
-
-fn ballot_of(vote: &Vote) -> Option<Ballot> {
-    vote.committed.then_some(Ballot { term: vote.leader_id.term, candidate: vote.leader_id.node_id })
-}
-
-fn confirmed_by(state: &RaftState<TypeConfig>, asker: NodeId, follows: Ballot) -> Option<Position> {
-    let leads = ballot_of(state.vote_ref()).filter(|_| state.server_state == ServerState::Leader)?;
-    let committed = state
-        .local_committed()
-        .map(|id| (Ballot { term: id.leader_id.term, candidate: id.leader_id.node_id }, Position(id.index)));
-    let voters = state.membership_state.effective().get_joint_config();
-    confirmed(&Standing { leads, committed, voters }, asker.0, follows)
-}
-
-/// Asks this node's group; only its leader knows. `asked`: by whom, and whom that one follows.
-pub(super) async fn read_index(
-    raft: &Raft<TypeConfig, StateMachine>,
-    asked: Option<(NodeId, Ballot)>,
-) -> ReadIndex {
-    if let Some((asker, follows)) = asked
-        && let Ok(Some(position)) = raft.with_raft_state(move |state| confirmed_by(state, asker, follows)).await
-    {
-        return ReadIndex::At(position);
-    }
-    match raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
-        Ok(linearizer) => ReadIndex::At(Position(linearizer.read_log_id().index())),
-        Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
-            ReadIndex::NotLeader(forward.leader_id.map(NodeId))
-        }
-        Err(error) => {
-            tracing::debug!(%error, "no read index");
-            ReadIndex::NotLeader(None)
-        }
-    }
 }
 
 /// The read barrier of a replicated node.
@@ -135,7 +97,7 @@ impl RaftReadBarrier {
     ) -> Self {
         let (waiting, inbox) = mpsc::channel(WAITING_MAX);
         let rounds = Arc::new(Mutex::new(Rounds::default()));
-        let asker = Asker { own, raft, link, kept: Mutex::new(None) };
+        let asker = Asker { own, raft, link, kept: Mutex::new(None), companion: Mutex::default() };
         let asked = async move || match timeout(ROUND_MAX, asker.ask()).await {
             Ok(answer) => answer,
             Err(_) => Err(Failure::new(ErrorCode::TryElsewhere, "no answer of the leader to a read barrier")),
@@ -189,10 +151,13 @@ struct Asker {
     link: Arc<RaftLink>,
     /// Opening a stream for each question would cost both sides more than the question.
     kept: Mutex<Option<Kept>>,
+    /// Whose turn it is to be asked by a leader, and not before when.
+    companion: Mutex<(usize, Option<Moment>)>,
 }
 
 struct Kept {
-    leader: NodeId,
+    to: NodeId,
+    kind: StreamKind,
     used: Moment,
     streams: (SendStream, RecvStream),
 }
@@ -205,8 +170,14 @@ impl Asker {
     async fn ask(&self) -> Result<Position, Failure> {
         let answer = match self.raft.current_leader().await.map(NodeId) {
             None => ReadIndex::NotLeader(None),
-            Some(leader) if leader == self.own => read_index(&self.raft, None).await,
-            Some(leader) => self.ask_leader(leader).await?,
+            Some(leader) if leader == self.own => match self.ask_companion().await {
+                Some(position) => ReadIndex::At(position),
+                None => read_index(&self.raft, None).await,
+            },
+            Some(leader) => {
+                let question = Question { follows: follows(&self.raft).await };
+                self.put(leader, StreamKind::ReadIndex, &question).await?
+            }
         };
         match answer {
             ReadIndex::At(position) => Ok(position),
@@ -219,36 +190,61 @@ impl Asker {
         }
     }
 
-    async fn ask_leader(&self, leader: NodeId) -> Result<ReadIndex, Failure> {
-        let follows = self.raft.with_raft_state(|state| ballot_of(state.vote_ref())).await.map_err(lost)?;
-        let question = Question { follows };
+    /// A leader asks one other node whom it votes for. `None`: it cannot be confirmed so.
+    async fn ask_companion(&self) -> Option<Position> {
+        let (turn, not_before) = *self.companion.lock();
+        if not_before.is_some_and(|pause| clock::now() < pause) {
+            return None;
+        }
+        let companion = companion_of(&self.raft, self.own, turn)?;
+        let asked = timeout(BALLOT_MAX, self.put::<_, Option<Ballot>>(companion, StreamKind::Ballot, &())).await;
+        let Ok(Ok(votes_for)) = asked else {
+            // The next one in its turn, and not at once: it may be the last that is there.
+            *self.companion.lock() = (turn.wrapping_add(1), Some(clock::now() + SILENT_PAUSE));
+            return None;
+        };
+        confirmed_with(&self.raft, companion, votes_for?).await
+    }
+
+    /// Puts one question to a node and waits for the answer.
+    async fn put<Q, A>(&self, to: NodeId, kind: StreamKind, question: &Q) -> Result<A, Failure>
+    where
+        Q: Serialize + Sync,
+        A: DeserializeOwned,
+    {
         // Taken out while it is used: the answer to an older question must never pass for that to a later one.
         let kept = self.kept.lock().take();
-        if let Some(kept) = kept.filter(|kept| kept.leader == leader && clock::now().since(kept.used) < KEPT_MAX)
-            && let Ok(answer) = self.exchange(leader, kept.streams, question).await
+        let fit = |kept: &Kept| (kept.to, kept.kind) == (to, kind) && clock::now().since(kept.used) < KEPT_MAX;
+        if let Some(kept) = kept.filter(fit)
+            && let Ok(answer) = self.exchange(to, kind, kept.streams, question).await
         {
             return Ok(answer);
         }
         let address = {
             let metrics = self.raft.metrics();
             let metrics = metrics.borrow_watched();
-            metrics.membership_config.get_node(&leader.0).map(|node| node.peer_address.clone())
+            metrics.membership_config.get_node(&to.0).map(|node| node.peer_address.clone())
         };
-        let Some(address) = address else { return Err(lost(format!("{leader} has no address"))) };
-        let opened = self.link.open(leader, &address, StreamKind::ReadIndex, ROUND_MAX).await.map_err(lost)?;
-        self.exchange(leader, opened, question).await
+        let Some(address) = address else { return Err(lost(format!("{to} has no address"))) };
+        let opened = self.link.open(to, &address, kind, ROUND_MAX).await.map_err(lost)?;
+        self.exchange(to, kind, opened, question).await
     }
 
-    async fn exchange(
+    async fn exchange<Q, A>(
         &self,
-        leader: NodeId,
+        to: NodeId,
+        kind: StreamKind,
         (mut send, mut recv): (SendStream, RecvStream),
-        question: Question,
-    ) -> Result<ReadIndex, Failure> {
-        write_message(&mut send, &question).await.map_err(lost)?;
+        question: &Q,
+    ) -> Result<A, Failure>
+    where
+        Q: Serialize + Sync,
+        A: DeserializeOwned,
+    {
+        write_message(&mut send, question).await.map_err(lost)?;
         let answer = read_message(&mut recv).await.map_err(lost)?;
-        let answer = answer.ok_or_else(|| lost(format!("{leader} did not answer")))?;
-        *self.kept.lock() = Some(Kept { leader, used: clock::now(), streams: (send, recv) });
+        let answer = answer.ok_or_else(|| lost(format!("{to} did not answer")))?;
+        *self.kept.lock() = Some(Kept { to, kind, used: clock::now(), streams: (send, recv) });
         Ok(answer)
     }
 }

@@ -6,7 +6,8 @@ use crate::peer::stream::{StreamError, read_bytes, read_message, write_message};
 use crate::raft::checksum::Sums;
 use crate::raft::contact::Contact;
 use crate::raft::first_start::{FirstMembers, FirstState};
-use crate::raft::read_barrier::{Question, read_index};
+use crate::raft::read_barrier::Question;
+use crate::raft::read_index::{follows, read_index};
 use crate::raft::snapshot::{BLOCK_BYTES_MAX, stage};
 use crate::raft::state_machine::{SnapshotData, StateMachine};
 use crate::raft::types::{TypeConfig, Vote};
@@ -51,6 +52,7 @@ impl PeerService for GroupService {
                 StreamKind::Append => self.append(send, recv).await,
                 StreamKind::Snapshot => self.snapshot(send, recv).await,
                 StreamKind::ReadIndex => self.read_indexes(from, send, recv).await,
+                StreamKind::Ballot => self.ballots(send, recv).await,
                 _ => self.question(kind, send, recv).await,
             };
             if let Err(error) = served {
@@ -122,7 +124,11 @@ impl GroupService {
                 let position: Position = decode(&question)?;
                 write_message(&mut send, &self.sums.at(position)).await?;
             }
-            StreamKind::Hello | StreamKind::Append | StreamKind::Snapshot | StreamKind::ReadIndex => {}
+            StreamKind::Hello
+            | StreamKind::Append
+            | StreamKind::Snapshot
+            | StreamKind::ReadIndex
+            | StreamKind::Ballot => {}
         }
         let _gone = send.finish();
         Ok(())
@@ -141,6 +147,18 @@ impl GroupService {
             let follows = if question.is_empty() { None } else { decode::<Question>(&question)?.follows };
             let asked = follows.map(|follows| (from, follows));
             write_message(&mut send, &read_index(&self.raft, asked).await).await?;
+        }
+        let _gone = send.finish();
+        Ok(())
+    }
+
+    /// A leader asks whom this node votes for, one question after the other on one stream.
+    async fn ballots(&self, mut send: SendStream, mut recv: RecvStream) -> Result<(), StreamError> {
+        while let Ok(question) = timeout(QUESTION_MAX, read_bytes(&mut recv, QUESTION_BYTES_MAX)).await {
+            if question?.is_none() {
+                break;
+            }
+            write_message(&mut send, &follows(&self.raft).await).await?;
         }
         let _gone = send.finish();
         Ok(())

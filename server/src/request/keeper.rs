@@ -20,13 +20,11 @@ use tiedkv_protocol::ids::Position;
 pub(crate) fn run_keeper(path: Arc<PathState>, parker: Parker) {
     crate::request::wait::sharpen_timers();
     while !path.is_closing() {
-        // Whoever sets a copy aside from here on calls.
-        path.keeper_sleeps_until(None);
+        path.keeper_looks();
         let applied = path.store.view().position();
         let next = path.lanes.iter().flat_map(|lane| [path.look_after(lane, applied), path.look_at(lane)]);
         let next = next.flatten().min();
-        path.keeper_sleeps_until(next);
-        match next {
+        match path.keeper_sleeps_until(next) {
             Some(until) => park_until(&parker, until),
             None => parker.park(),
         }

@@ -66,8 +66,10 @@ pub struct PathState {
     none_in_flight: Condvar,
     workers: Vec<Unparker>,
     keeper: Unparker,
-    /// When the keeper wakes up by itself, ns; the largest number: never.
+    /// When the keeper wakes up by itself, ns; 0: it is awake; the largest number: never.
     keeper_until: AtomicU64,
+    /// The earliest end of a copy set aside since the keeper last began to look, ns.
+    aside_until: AtomicU64,
 }
 
 impl PathState {
@@ -116,6 +118,7 @@ impl PathState {
             workers,
             keeper,
             keeper_until: AtomicU64::new(u64::MAX),
+            aside_until: AtomicU64::new(u64::MAX),
             store: around.store,
             cancels: around.cancels,
             barrier: around.barrier,
@@ -181,13 +184,29 @@ impl PathState {
         self.keeper.unpark();
     }
 
-    /// The keeper goes to sleep; `None`: until it is called.
-    pub(crate) fn keeper_sleeps_until(&self, until: Option<Moment>) {
-        self.keeper_until.store(until.map_or(u64::MAX, |until| until.0), SeqCst);
+    /// The keeper begins to look: whoever sets a copy aside from here on is seen by its look, or by
+    /// [`keeper_sleeps_until`](Self::keeper_sleeps_until), and need not wake it once more.
+    pub(crate) fn keeper_looks(&self) {
+        self.keeper_until.store(0, SeqCst);
+        self.aside_until.store(u64::MAX, SeqCst);
+    }
+
+    /// The keeper looked and goes to sleep until `next` (`None`: until it is called), or sooner, as this says, for what
+    /// was set aside while it looked.
+    pub(crate) fn keeper_sleeps_until(&self, next: Option<Moment>) -> Option<Moment> {
+        let next = next.map_or(u64::MAX, |next| next.0);
+        self.keeper_until.store(next, SeqCst);
+        let sooner = self.aside_until.load(SeqCst);
+        if sooner < next {
+            self.keeper_until.store(sooner, SeqCst);
+        }
+        Some(Moment(next.min(sooner))).filter(|until| until.0 < u64::MAX)
     }
 
     /// A copy was set aside until then: calls the keeper if it would sleep too long, or for what it is due `now`.
     pub(crate) fn call_keeper(&self, until: Moment, now: bool) {
+        // First this, then that: a keeper about to sleep does it the other way around.
+        self.aside_until.fetch_min(until.0, SeqCst);
         if now || until.0 < self.keeper_until.load(SeqCst) {
             self.wake_keeper();
         }

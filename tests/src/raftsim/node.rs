@@ -4,21 +4,22 @@
 use super::log::SimLog;
 use super::machine::{SimMachine, State};
 use super::network::{SimNetworks, ask};
-use super::runtime::{now_ns, sleep, spawn_for, within};
-use super::types::{Planted, SimTypes, Vote};
+use super::runtime::{draw, now_ns, sleep, spawn_for, within};
+use super::types::{Planted, SimTypes};
 use super::world::World;
 use crate::check::history::Freshness;
-use openraft::errors::{ClientWriteError, LinearizableReadError, RaftError};
-use openraft::{Config, Raft, RaftState, ReadPolicy, ServerState, SnapshotPolicy};
+use openraft::errors::{ClientWriteError, RaftError};
+use openraft::{Config, Raft, SnapshotPolicy};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::ids::Position;
+use tiedkv_protocol::ids::{NodeId, Position};
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::response::Failure;
-use tiedkv_server::raft::confirm::{Ballot, Standing, confirmed};
+use tiedkv_server::raft::confirm::Ballot;
 use tiedkv_server::raft::read_barrier;
+use tiedkv_server::raft::read_index::{ReadIndex, companion_of, confirmed_with, follows, read_index};
 use tiedkv_server::raft::types::{Answer, Command};
 use tiedkv_server::request::barrier::BarrierReply;
 use tiedkv_server::request::freshness::Rounds;
@@ -26,6 +27,8 @@ use tokio::sync::{mpsc, oneshot};
 
 /// As long as a barrier may take, in this faster world.
 const BARRIER_MAX: Duration = Duration::from_millis(300);
+/// As long as a follower may take to say whom it votes for.
+const BALLOT_MAX: Duration = Duration::from_millis(10);
 /// A lagging replica is waited for so long.
 const BEHIND_MAX: Duration = Duration::from_millis(40);
 /// Entries that stay behind a snapshot: few, so that those who were away need one.
@@ -46,6 +49,8 @@ pub struct Running {
     planted: Option<Planted>,
     waiting: mpsc::Sender<BarrierReply>,
     rounds: Arc<Mutex<Rounds>>,
+    /// Only for a planted bug: what a follower once said whom it votes for.
+    remembered: Arc<Mutex<Option<Ballot>>>,
 }
 
 /// A node that runs or not: what is on its disk, and its life.
@@ -115,7 +120,8 @@ pub async fn start(world: &Arc<World>, node: u64) -> Result<(), String> {
     let raft = started.await.map_err(|_| "died at its start")?.map_err(|error| error.to_string())?;
     let (waiting, inbox) = mpsc::channel(1_024);
     let rounds = Arc::new(Mutex::new(Rounds::default()));
-    let running = Running { node, raft, machine, planted: world.planted, waiting, rounds: rounds.clone() };
+    let (planted, remembered) = (world.planted, Arc::default());
+    let running = Running { node, raft, machine, planted, waiting, rounds: rounds.clone(), remembered };
     let (asks, here) = (running.clone(), world.clone());
     let asked = async move || match within(BARRIER_MAX, barrier(&here, &asks)).await {
         Some(answer) => answer,
@@ -161,39 +167,34 @@ async fn barrier(world: &Arc<World>, own: &Running) -> Result<Position, Failure>
     let nobody = || Failure::new(ErrorCode::TryElsewhere, "no leader to ask");
     let leader = own.raft.current_leader().await.ok_or_else(nobody)?;
     let answer = if leader == own.node {
-        read_index(own.raft.clone(), None).await
+        match ask_companion(world, own).await {
+            Some(position) => ReadIndex::At(position),
+            None => read_index(&own.raft, None).await,
+        }
     } else {
-        let follows = own.raft.with_raft_state(|state| ballot_of(state.vote_ref())).await.map_err(|_| nobody())?;
-        let asked = follows.map(|follows| (own.node, follows));
-        ask(world, own.node, leader, move |node| read_index(node.raft, asked)).await.flatten()
+        let asked = follows(&own.raft).await.map(|follows| (NodeId(own.node), follows));
+        let question = async move |node: Running| read_index(&node.raft, asked).await;
+        ask(world, own.node, leader, question).await.ok_or_else(nobody)?
     };
-    answer.ok_or_else(nobody)
-}
-
-fn ballot_of(vote: &Vote) -> Option<Ballot> {
-    vote.committed.then_some(Ballot { term: vote.leader_id.term, candidate: vote.leader_id.node_id })
-}
-
-fn confirmed_by(state: &RaftState<SimTypes>, asker: u64, follows: Ballot) -> Option<Position> {
-    let leads = ballot_of(state.vote_ref()).filter(|_| state.server_state == ServerState::Leader)?;
-    let committed = state
-        .local_committed()
-        .map(|id| (Ballot { term: id.leader_id.term, candidate: id.leader_id.node_id }, Position(id.index)));
-    let voters = state.membership_state.effective().get_joint_config();
-    confirmed(&Standing { leads, committed, voters }, asker, follows)
-}
-
-async fn read_index(raft: SimRaft, asked: Option<(u64, Ballot)>) -> Option<Position> {
-    if let Some((asker, follows)) = asked
-        && let Ok(Some(position)) = raft.with_raft_state(move |state| confirmed_by(state, asker, follows)).await
-    {
-        return Some(position);
+    match answer {
+        ReadIndex::At(position) => Ok(position),
+        ReadIndex::NotLeader(_) => Err(nobody()),
     }
-    match raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
-        Ok(linearizer) => Some(Position(linearizer.read_log_id().index())),
-        Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(_)) | RaftError::Fatal(_)) => None,
-        Err(_) => None,
-    }
+}
+
+/// A leader asks one other node whom it votes for.
+async fn ask_companion(world: &Arc<World>, own: &Running) -> Option<Position> {
+    let companion = companion_of(&own.raft, NodeId(own.node), draw(2) as usize)?;
+    let remembered = own.remembered.lock().filter(|_| own.planted == Some(Planted::BallotRemembered));
+    let votes_for = match remembered {
+        Some(ballot) => Some(ballot),
+        None => {
+            let question = async move |node: Running| follows(&node.raft).await;
+            within(BALLOT_MAX, ask(world, own.node, companion.0, question)).await??
+        }
+    };
+    *own.remembered.lock() = votes_for;
+    confirmed_with(&own.raft, companion, votes_for?).await
 }
 
 impl Running {

@@ -54,6 +54,8 @@ pub enum Planted {
     BarrierJoinedLate,
     /// A linearizable read asks nobody.
     NoBarrier,
+    /// A leader confirms itself with what a follower said before its read came.
+    BallotRemembered,
     /// A session's read does not wait for its token.
     SessionNotWaited,
     /// The outcome table is left out of the snapshot.
