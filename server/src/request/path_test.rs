@@ -8,7 +8,7 @@ use crate::storage::state_store::{Mutation, StateStore};
 use bytes::Bytes;
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
-use tiedkv_protocol::ids::{NodeId, Position, RequestId};
+use tiedkv_protocol::ids::{NodeId, Position, RequestId, Version};
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::multi_get::{Answer, Answers};
 use tiedkv_protocol::peer::Cancel;
