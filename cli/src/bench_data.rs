@@ -23,6 +23,8 @@ use tiedkv_protocol::ids::Version;
 const VALUE_BYTES: usize = 100;
 /// Keys of one call for many.
 const HOT_KEYS: u64 = 100;
+/// How long one kind of call has the machine before the other has its turn.
+const BLOCK: Duration = Duration::from_millis(200);
 /// Batches of the import that are out at a time: what `tiedkv import` does unless told otherwise.
 const CONCURRENCY: usize = 16;
 
@@ -139,13 +141,16 @@ async fn round(client: &Client, file: &std::path::Path, workload: Workload, span
         || client.stats().of(Operation::MultiGet, ReadPolicy::UNTIED).map_or(0, |stats| stats.copies.sent.total());
     let (mut gets, mut many, mut many_cpu, sent_before) = (Vec::new(), Vec::new(), Duration::ZERO, sent());
     let end = clock::now() + 2 * span;
-    // In turns, so that both meet the same machine.
+    // In blocks that take turns, so that both meet the same machine, each with caches of its own making.
     while clock::now() < end {
-        for _ in 0..20 {
+        let block = clock::now();
+        while block.elapsed() < BLOCK {
             gets.push(timed(async |number| client.get(workload.key(number)).await.map(drop), gets.len()).await?);
         }
-        let cpu = tiedkv_benches::load::cpu::own();
-        many.push(timed(async |_| hot(client, workload).await, many.len()).await?);
+        let (block, cpu) = (clock::now(), tiedkv_benches::load::cpu::own());
+        while block.elapsed() < BLOCK {
+            many.push(timed(async |_| hot(client, workload).await, many.len()).await?);
+        }
         many_cpu += tiedkv_benches::load::cpu::own().saturating_sub(cpu);
     }
     Ok(Round {
