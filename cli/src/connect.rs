@@ -93,12 +93,12 @@ mod tests {
     #[test]
     fn a_deadline_that_is_named_bounds_the_connecting() {
         let of = |query: &str| {
-            let cluster = Some(format!("tiedkv://127.0.0.1:1/{query}"));
-            config(&Connect { cluster, shared: None }).unwrap().connect_deadline
+            let cluster = Some(format!("tiedkv://127.0.0.1:1/?certs=DIR{query}"));
+            config(&Connect { cluster, print_config: false, shared: None }).unwrap().connect_deadline
         };
-        assert_eq!(of("?deadline=300ms"), Duration::from_millis(300));
-        assert_eq!(of("?policy=tied2&deadline=20s"), Duration::from_secs(5), "never more than without");
-        assert_eq!(of("?deadline=300ms&connect=2s"), Duration::from_secs(2));
+        assert_eq!(of("&deadline=300ms"), Duration::from_millis(300));
+        assert_eq!(of("&policy=tied2&deadline=20s"), Duration::from_secs(5), "never more than without");
+        assert_eq!(of("&deadline=300ms&connect=2s"), Duration::from_secs(2));
         assert_eq!(of(""), Duration::from_secs(5));
     }
 }
