@@ -3,7 +3,7 @@
 use crate::error::NodeError;
 use crossbeam::channel::{Receiver, bounded};
 use std::time::Duration;
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 /// Where a node is on its way. Only goes forward.
@@ -63,18 +63,6 @@ pub async fn reached(watch: &mut watch::Receiver<Phase>, phase: Phase) {
     let _ = watch.wait_for(|now| *now >= phase).await;
 }
 
-/// Polls of tasks after which a runtime looks for packets, and for what other threads have ready.
-const POLLS_BETWEEN_LOOKS: u32 = 8;
-
-/// A single-threaded runtime in which a connection that always has something to do keeps the others waiting for little. One
-/// poll of a connection that carries a large value takes about 0.1 ms, and tokio looks for packets only after 61 polls and
-/// for what other threads have ready (answers of the workers) after 31, as long as any task can go on.
-pub(crate) fn fair_runtime() -> Builder {
-    let mut builder = Builder::new_current_thread();
-    builder.enable_all().event_interval(POLLS_BETWEEN_LOOKS).global_queue_interval(POLLS_BETWEEN_LOOKS);
-    builder
-}
-
 /// An OS thread with a single-threaded runtime of its own. Work is spawned on its [`Handle`].
 #[derive(Debug)]
 pub struct IoThread {
@@ -98,7 +86,8 @@ impl IoThread {
         let (ready, made) = bounded(1);
         let body = move || {
             // Made on this thread, so that what the runtime starts later inherits nothing but from here.
-            let runtime = match fair_runtime().build() {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = match runtime {
                 Ok(runtime) => runtime,
                 Err(error) => {
                     let _ = ready.send(Err(error));

@@ -108,7 +108,7 @@ mod tests {
     fn a_replica_that_is_cut_off_or_being_restored_says_why_it_cannot_know_more() {
         let contact = Contact::started();
         assert_eq!(contact.lost(), None);
-        let mut said = |restoring, silent| {
+        let said = |restoring, silent| {
             contact.state.store(state(restoring, silent), Relaxed);
             contact.lost().unwrap_or_default()
         };

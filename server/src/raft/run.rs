@@ -19,7 +19,6 @@ use crate::raft::serve::GroupService;
 use crate::raft::state_machine::StateMachine;
 use crate::raft::types::TypeConfig;
 use crate::raft::write::WritePath;
-use crate::shutdown::fair_runtime;
 use crate::storage::fjall_store::FjallStore;
 use crate::storage::state_store::View;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -70,7 +69,7 @@ pub(super) fn thread(
     ready: &SyncSender<Result<Started, String>>,
     mut stops: mpsc::Receiver<Stop>,
 ) {
-    let runtime = match fair_runtime().max_blocking_threads(8).build() {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(8).build() {
         Ok(runtime) => runtime,
         Err(error) => return drop(ready.send(Err(error.to_string()))),
     };

@@ -22,10 +22,8 @@ const IDLE_MAX: Duration = Duration::from_secs(5);
 const UNACKNOWLEDGED_MAX: u32 = 16;
 /// Streams with large values that a client may have open at a time.
 const CLIENT_LARGE_STREAMS_MAX: u32 = 8;
-/// Bytes of one stream of a client that wait to be taken, in the socket too: a small frame of any client comes behind what
-/// is in the socket. With QUIC's 1.25 MB that was 5 to 10 ms of packets while a value of 8 MiB came. Over a round trip of
-/// 20 ms a value still comes at 13 MB/s.
-const CLIENT_STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+/// Bytes of one stream of a client that wait to be taken.
+const CLIENT_STREAM_WINDOW_BYTES: u32 = 1_250_000;
 /// Bytes of one connection of a client that wait to be taken: all of its streams' windows, so that large values that
 /// wait for a place never keep the ordered stream waiting.
 const CLIENT_WINDOW_BYTES: u32 = (CLIENT_LARGE_STREAMS_MAX + 1) * CLIENT_STREAM_WINDOW_BYTES;
