@@ -16,13 +16,24 @@ pub fn url(connect: &Connect) -> Result<&str> {
     connect.cluster.as_deref().ok_or_else(missing)
 }
 
-/// The settings that a connection string names, after the environment's switch.
+/// The settings that a connection string names, after the environment's switch. A deadline that it names bounds the
+/// connecting as well: who asks for an answer within 300 ms wants to hear that nobody answers by then.
 ///
 /// # Errors
 /// When the string or the environment is wrong; exit code 2.
 pub fn config(connect: &Connect) -> Result<Config> {
     environment::check_own_tied().map_err(usage)?;
-    Config::from_url(url(connect)?).map_err(usage)
+    let url = url(connect)?;
+    let mut config = Config::from_url(url).map_err(usage)?;
+    if names(url, "deadline") && !names(url, "connect") {
+        config.connect_deadline = config.connect_deadline.min(config.deadline);
+    }
+    Ok(config)
+}
+
+fn names(url: &str, setting: &str) -> bool {
+    let settings = url.split_once('?').map_or("", |(_, settings)| settings);
+    settings.split('&').any(|one| one.split('=').next() == Some(setting))
 }
 
 /// A client of that cluster: the shell's, if the command was typed there.
@@ -71,5 +82,23 @@ impl Deref for Connected {
 
     fn deref(&self) -> &Client {
         &self.client
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_deadline_that_is_named_bounds_the_connecting() {
+        let of = |query: &str| {
+            let cluster = Some(format!("tiedkv://127.0.0.1:1/?certs=DIR{query}"));
+            config(&Connect { cluster, print_config: false, shared: None }).unwrap().connect_deadline
+        };
+        assert_eq!(of("&deadline=300ms"), Duration::from_millis(300));
+        assert_eq!(of("&policy=tied2&deadline=20s"), Duration::from_secs(5), "never more than without");
+        assert_eq!(of("&deadline=300ms&connect=2s"), Duration::from_secs(2));
+        assert_eq!(of(""), Duration::from_secs(5));
     }
 }

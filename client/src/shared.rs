@@ -66,7 +66,11 @@ impl Shared {
         if shared.connections.wait(until, Connections::any_link).await {
             return Ok(shared);
         }
-        let reasons = shared.connections.dial_errors();
+        let mut reasons = shared.connections.dial_errors();
+        if reasons.is_empty() {
+            let config = shared.config();
+            reasons = format!(" ({}: no answer within {:?})", config.seeds.join(", "), config.connect_deadline);
+        }
         Err(Error::new(Cause::NoReplica(reasons), Vec::new(), clock::now().since(began)))
     }
 

@@ -178,7 +178,7 @@ async fn latencies_of_every_replica_are_shown_until_the_bound() {
     // A replica that hangs is seen at once, and not hidden by the others.
     let hung = bed.followers().await[0];
     bed.cluster.pause(hung).unwrap();
-    let short = format!("{}&deadline=100ms", bed.cluster.url());
+    let short = format!("{}&deadline=100ms&connect=5s", bed.cluster.url());
     let seen = tool(&["watch-latency", "--cluster", &short, "--interval", "1s", "--count", "1", "-o", "json"], b"");
     let look = json_lines(&seen.stdout).remove(0);
     for replica in look["replicas"].as_array().unwrap() {

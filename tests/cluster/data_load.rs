@@ -32,8 +32,17 @@ fn write() -> WriteOptions {
     WriteOptions { deadline: Some(PATIENCE), ..WriteOptions::default() }
 }
 
-/// p50 and p99 of gets sent at fixed times, whatever became of the ones before, from the planned time on.
-async fn gets(client: &Client, policy: ReadPolicy, rate: u32, span: Duration) -> (Duration, Duration) {
+/// Latency of gets, and what of it was spent where.
+#[derive(Clone, Copy)]
+struct Taken {
+    p50: Duration,
+    p99: Duration,
+    /// p99 of the wait in the winner's lane, of its service, and of all the rest: client, network, threads.
+    parts: [Duration; 3],
+}
+
+/// Gets sent at fixed times, whatever became of the ones before; from the planned time on.
+async fn gets(client: &Client, policy: ReadPolicy, rate: u32, span: Duration) -> Taken {
     let begun = Instant::now();
     let mut out = JoinSet::new();
     for number in 0..u64::from(rate) * span.as_millis() as u64 / 1_000 {
@@ -42,13 +51,18 @@ async fn gets(client: &Client, policy: ReadPolicy, rate: u32, span: Duration) ->
         let key = WORKLOAD.key(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % WORKLOAD.count);
         let client = client.clone();
         out.spawn(async move {
-            client.get_with(key, read(policy)).await.unwrap();
-            due.elapsed()
+            let report = client.get_with(key, read(policy)).await.unwrap().report;
+            let (all, wait, service) = (due.elapsed(), report.queue_wait, report.service_time);
+            [all, wait, service, all.saturating_sub(wait + service)]
         });
     }
-    let mut taken: Vec<Duration> = out.join_all().await;
-    taken.sort_unstable();
-    (taken[taken.len() / 2], taken[taken.len() * 99 / 100])
+    let taken: Vec<[Duration; 4]> = out.join_all().await;
+    let quantile = |part: usize, share: usize| {
+        let mut spans: Vec<Duration> = taken.iter().map(|one| one[part]).collect();
+        spans.sort_unstable();
+        spans[spans.len() * share / 100]
+    };
+    Taken { p50: quantile(0, 50), p99: quantile(0, 99), parts: [1, 2, 3].map(|part| quantile(part, 99)) }
 }
 
 /// The thread that measures comes before those that load the machine, as the generator of the benchmarks does: where the
@@ -131,9 +145,12 @@ async fn large_values(url: String, stop: Arc<AtomicBool>) -> u64 {
 }
 
 /// p99 with something over p99 without it; printed.
-fn relation(name: &str, policy: ReadPolicy, without: (Duration, Duration), with: (Duration, Duration)) -> f64 {
-    let ratio = with.1.as_secs_f64() / without.1.as_secs_f64();
-    println!("{policy}: p50/p99 {without:.2?} without {name}, {with:.2?} with; p99 x {ratio:.2}");
+fn relation(name: &str, policy: ReadPolicy, without: Taken, with: Taken) -> f64 {
+    let ratio = with.p99.as_secs_f64() / without.p99.as_secs_f64();
+    let said = |taken: Taken| {
+        format!("{:.2?} / {:.2?} (wait, service, rest: p99 {:.2?})", taken.p50, taken.p99, taken.parts)
+    };
+    println!("{policy}: p50 / p99 {} without {name}, {} with; p99 x {ratio:.2}", said(without), said(with));
     ratio
 }
 

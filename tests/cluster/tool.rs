@@ -265,7 +265,7 @@ async fn a_write_whose_outcome_is_not_known_ends_with_five() {
     let leader = bed.client.topology().leader.unwrap();
     // Only the leader is dialled: it takes the write, and nobody can acknowledge it.
     let at = bed.cluster.nodes().iter().find(|node| node.id() == leader).unwrap().ports().client();
-    let url = format!("tiedkv://{at}/?{}&deadline=400ms", bed.cluster.url().split_once("/?").unwrap().1);
+    let url = format!("tiedkv://{at}/?{}&deadline=400ms&connect=5s", bed.cluster.url().split_once("/?").unwrap().1);
     for node in bed.nodes().into_iter().filter(|node| *node != leader) {
         bed.cluster.pause(node).unwrap();
     }

@@ -151,6 +151,58 @@ async fn whatever_was_synced_holds_all_that_was_acknowledged_at_every_point() {
     all_cuts(1 << 30).await;
 }
 
+/// What the library follows is in the journal; any other way of writing ends the process, so that none passes unseen.
+#[test]
+fn a_way_of_writing_that_is_not_followed_ends_the_process() {
+    const FOLLOWED: [&str; 8] =
+        ["write", "writev", "pwrite", "pwrite64", "pwritev", "pwritev64", "ftruncate", "ftruncate64"];
+    const NOT_FOLLOWED: [&str; 17] = [
+        "pwritev2",
+        "pwritev64v2",
+        "truncate",
+        "truncate64",
+        "fallocate",
+        "fallocate64",
+        "posix_fallocate",
+        "posix_fallocate64",
+        "copy_file_range",
+        "sendfile",
+        "sendfile64",
+        "splice",
+        "mmap",
+        "link",
+        "fopen",
+        "fopen64",
+        "O_TMPFILE",
+    ];
+    let bed = Bed::new();
+    let (source, program) = (bed.path("intruder.c"), bed.path("intruder"));
+    std::fs::write(&source, include_str!("intruder.c")).unwrap();
+    let compiled = Command::new("cc").arg("-o").args([&program, &source]).output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    std::fs::write(bed.path("data").join("a"), "").unwrap();
+    let play = |call: &str, followed: bool| {
+        let journal = bed.path(&format!("journal-{call}"));
+        let output = Command::new(&program)
+            .arg(bed.path("data"))
+            .arg(call)
+            .env("LD_PRELOAD", bed.path("powercut.so"))
+            .env(DATA, bed.path("data"))
+            .env(JOURNAL, &journal)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.success(), followed, "{call}: {:?} {said}", output.status);
+        assert_eq!(said.contains("is not followed"), !followed, "{call}: {said}");
+        assert!(
+            !followed || !Journal::read(&journal).unwrap().records().is_empty(),
+            "{call} is not in the journal"
+        );
+    };
+    FOLLOWED.iter().for_each(|call| play(call, true));
+    NOT_FOLLOWED.iter().for_each(|call| play(call, false));
+}
+
 /// A disk that fails: the group stops, says why, acknowledges nothing more, and what it had acknowledged is there.
 async fn fails(fail: &str) {
     let bed = Bed::new();

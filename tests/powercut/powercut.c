@@ -10,8 +10,9 @@
  *   POWERCUT_FAIL_WHILE=FILE:ERRNO    while FILE exists; it says "CALL PART": such calls on files with PART in their path
  *   POWERCUT_SLOW_WHILE=FILE:MICROS   syncs take so much longer while FILE exists
  *
- * It aborts on ways of writing that it does not follow: shared writable mappings, fallocate, sendfile, copy_file_range,
- * splice, pwritev2, hard links and files without a name. It follows no process beside the one it is loaded into.
+ * It aborts on ways of writing that it does not follow: shared writable mappings, truncate by path, fallocate, sendfile,
+ * copy_file_range, splice, pwritev2, fopen for writing, hard links and files without a name (`intruder.c` tries each). It
+ * follows no process beside the one it is loaded into.
  *
  * Record: u8 kind, u64 inode, u64 number, u32 length of path, u32 length of data (little-endian), path, data. */
 #define _GNU_SOURCE
@@ -252,22 +253,34 @@ static int synced(int fd, int (*sync)(int)) {
 int fsync(int fd) { return synced(fd, REAL(fsync)); }
 int fdatasync(int fd) { return synced(fd, REAL(fdatasync)); }
 
-/* The folder of a path that was made, renamed or removed, if it lies under the root. Called with the lock held. */
-static void changed(int folder, const char *path) {
-    char above[4096], whole[4096], link[64];
+/* The whole path of the folder that a path lies in, if that lies under the root. */
+static int above(int folder, const char *path, char *whole) {
+    char above[4096], link[64];
     const char *slash = strrchr(path, '/');
     if (folder != AT_FDCWD && path[0] != '/') {
         snprintf(link, sizeof link, "/proc/self/fd/%d", folder);
         ssize_t length = syscall(SYS_readlinkat, AT_FDCWD, link, above, 4000);
-        if (length <= 0) return;
+        if (length <= 0) return 0;
         above[length] = 0;
         if (slash) snprintf(above + length, sizeof above - length, "/%.*s", (int)(slash - path), path);
     } else {
         snprintf(above, sizeof above, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
     }
-    if (!realpath(above, whole) || strncmp(whole, root, root_length)) return;
-    if (whole[root_length] && whole[root_length] != '/') return;
-    entries_of(ENTRIES, whole);
+    if (!realpath(above, whole) || strncmp(whole, root, root_length)) return 0;
+    return !whole[root_length] || whole[root_length] == '/';
+}
+
+/* Notes the folder of a path that was made, renamed or removed. Called with the lock held. */
+static void changed(int folder, const char *path) {
+    char whole[4096];
+    if (above(folder, path, whole)) entries_of(ENTRIES, whole);
+}
+
+/* Does a path lie under the root of a journal? */
+static int below(int folder, const char *path) {
+    char whole[4096];
+    pthread_once(&once, begin);
+    return journal >= 0 && above(folder, path, whole);
 }
 
 /* Opens; notes a file that is made or emptied by it. */
@@ -365,8 +378,7 @@ int unlinkat(int folder, const char *path, int flags) {
     NAMES((int)syscall(SYS_unlinkat, folder, path, flags), changed(folder, path))
 }
 int linkat(int one, const char *from, int other, const char *to, int flags) {
-    pthread_once(&once, begin);
-    if (journal >= 0 && !strncmp(to, root, root_length)) refuse("a hard link");
+    if (below(other, to)) refuse("a hard link");
     return syscall(SYS_linkat, one, from, other, to, flags);
 }
 int link(const char *from, const char *to) { return linkat(AT_FDCWD, from, AT_FDCWD, to, 0); }
@@ -392,6 +404,10 @@ int fallocate64(int fd, int mode, off64_t at, off64_t length) {
     not_ours(fd, "fallocate64");
     return REAL(fallocate64)(fd, mode, at, length);
 }
+int posix_fallocate64(int fd, off64_t at, off64_t length) {
+    not_ours(fd, "posix_fallocate64");
+    return REAL(posix_fallocate64)(fd, at, length);
+}
 int posix_fallocate(int fd, off_t at, off_t length) {
     not_ours(fd, "posix_fallocate");
     return REAL(posix_fallocate)(fd, at, length);
@@ -399,6 +415,10 @@ int posix_fallocate(int fd, off_t at, off_t length) {
 ssize_t copy_file_range(int from, off64_t *at, int to, off64_t *there, size_t length, unsigned flags) {
     not_ours(to, "copy_file_range");
     return REAL(copy_file_range)(from, at, to, there, length, flags);
+}
+ssize_t sendfile(int to, int from, off_t *at, size_t length) {
+    not_ours(to, "sendfile");
+    return ((ssize_t(*)(int, int, off_t *, size_t))real("sendfile"))(to, from, at, length);
 }
 ssize_t sendfile64(int to, int from, off64_t *at, size_t length) {
     not_ours(to, "sendfile64");
@@ -411,4 +431,25 @@ ssize_t splice(int from, off64_t *at, int to, off64_t *there, size_t length, uns
 ssize_t pwritev64v2(int fd, const struct iovec *parts, int count, off64_t at, int flags) {
     not_ours(fd, "pwritev64v2");
     return REAL(pwritev64v2)(fd, parts, count, at, flags);
+}
+ssize_t pwritev2(int fd, const struct iovec *parts, int count, off_t at, int flags) {
+    not_ours(fd, "pwritev2");
+    return REAL(pwritev2)(fd, parts, count, at, flags);
+}
+int truncate(const char *path, off_t length) {
+    if (below(AT_FDCWD, path)) refuse("truncate");
+    return syscall(SYS_truncate, path, length);
+}
+int truncate64(const char *path, off64_t length) {
+    if (below(AT_FDCWD, path)) refuse("truncate64");
+    return syscall(SYS_truncate, path, length);
+}
+/* What it writes later passes by this library. */
+FILE *fopen(const char *path, const char *mode) {
+    if (strpbrk(mode, "wa+") && below(AT_FDCWD, path)) refuse("fopen for writing");
+    return REAL(fopen)(path, mode);
+}
+FILE *fopen64(const char *path, const char *mode) {
+    if (strpbrk(mode, "wa+") && below(AT_FDCWD, path)) refuse("fopen64 for writing");
+    return REAL(fopen64)(path, mode);
 }

@@ -1,6 +1,7 @@
 //! Documents name what exists: files, links between them, metrics and settings; and nothing that is not here.
 
 use super::tree::{File, files, none, planted, root};
+use std::collections::BTreeSet;
 
 /// Endings that make a word in backticks the name of a file.
 const ENDINGS: [&str; 6] = [".rs", ".md", ".toml", ".yml", "/", ".lock"];
@@ -98,4 +99,61 @@ fn every_error_code_has_a_remedy() {
     let codes = tiedkv_protocol::error::ErrorCode::ALL.iter();
     let rows = codes.map(|code| format!("| `{}` |", code.name()));
     none(rows.filter(|row| !text.contains(row)).map(|row| format!("docs/operations.md lacks {row}")).collect());
+}
+
+/// The last cell of each row below a header whose last cell is `test`.
+fn test_cells(text: &str) -> Vec<&str> {
+    let (mut below, mut cells) = (false, Vec::new());
+    for line in text.lines() {
+        let row = line.trim_end().strip_prefix('|').and_then(|row| row.strip_suffix('|'));
+        let Some(cell) = row.and_then(|row| row.rsplit('|').next()).map(str::trim) else {
+            below = false;
+            continue;
+        };
+        match cell {
+            "test" => below = true,
+            _ if below && !cell.starts_with("---") => cells.push(cell),
+            _ => {}
+        }
+    }
+    cells
+}
+
+/// Whatever a cell names that is no test: `name`, `module::name`, `name_that_goes_on_...` or `a_few_*`.
+fn not_tests<'a>(cell: &'a str, functions: &BTreeSet<&str>) -> Vec<&'a str> {
+    let named: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
+    if named.is_empty() && cell != "the same" && !cell.contains("nemesis") {
+        return vec![cell];
+    }
+    let is_test = |name: &str| {
+        let name = name.rsplit("::").next().unwrap_or(name);
+        match name.strip_suffix("...").or(name.strip_suffix('*')) {
+            None => functions.contains(name),
+            Some(begin) => functions.range(begin..).next().is_some_and(|function| function.starts_with(begin)),
+        }
+    };
+    named.into_iter().filter(|name| !is_test(name)).collect()
+}
+
+#[test]
+fn every_promise_and_every_rule_of_the_data_model_names_a_test_that_exists() {
+    let sources = files(&[".rs"]);
+    let after = |text: &str| text.find(|byte: char| !byte.is_alphanumeric() && byte != '_').unwrap_or(text.len());
+    let functions: BTreeSet<&str> =
+        sources.iter().flat_map(|file| file.text.split("fn ").skip(1)).map(|rest| &rest[..after(rest)]).collect();
+    let mut complaints = Vec::new();
+    for (page, least) in [("docs/guarantees.md", 20), ("docs/data-model.md", 30)] {
+        let text = std::fs::read_to_string(root().join(page)).unwrap();
+        let cells = test_cells(&text);
+        assert!(cells.len() >= least, "{page}: only {} rows with a test", cells.len());
+        for cell in cells {
+            complaints.extend(not_tests(cell, &functions).iter().map(|name| format!("{page}: no test: {name}")));
+        }
+    }
+    none(complaints);
+    let table = "| rule | test |\n|---|---|\n| a | `x::one`, `two_...` |\n| b | |\n\n| c | d |\n";
+    assert_eq!(test_cells(table), ["`x::one`, `two_...`", ""]);
+    let functions = BTreeSet::from(["one", "two_and_more"]);
+    assert_eq!(not_tests("`x::one`, `two_...`, `three`", &functions), ["three"]);
+    assert_eq!(not_tests("", &functions), [""]);
 }

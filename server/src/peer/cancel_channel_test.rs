@@ -180,8 +180,8 @@ fn a_dropped_channel_is_noticed_within_a_second_and_heals() {
     one.channel.cancel(NodeId(2), cancel(1));
     until("dropped", || one.channel.status().peers[0].waiting == 0);
     one.channel.drop_share(0.0);
-    until("healed", || one.usable(2));
-    assert_eq!(one.channel.unhealthy_pairs(), 0);
+    // At one moment: on a busy machine it may be slow again in the next.
+    until("healed", || one.usable(2) && one.channel.unhealthy_pairs() == 0);
     one.channel.cancel(NodeId(2), cancel(2));
     assert_eq!(two.hear().1, cancel(2));
 }

@@ -87,12 +87,35 @@ pub(super) async fn watch(
             return;
         }
         let silence = if leads { acknowledged.unwrap_or_default() } else { contact.silent_for() };
-        let state = match silence {
-            _ if installing.available_permits() == 0 => RESTORING,
-            silence if silence > silence_max => CUT_OFF,
-            _ => IN_CONTACT,
-        };
         contact.leads.store(leads, Relaxed);
-        contact.state.store(state, Relaxed);
+        contact.state.store(state(installing.available_permits() == 0, silence > silence_max), Relaxed);
+    }
+}
+
+fn state(restoring: bool, silent: bool) -> u8 {
+    match (restoring, silent) {
+        (true, _) => RESTORING,
+        (false, true) => CUT_OFF,
+        (false, false) => IN_CONTACT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_that_is_cut_off_or_being_restored_says_why_it_cannot_know_more() {
+        let contact = Contact::started();
+        assert_eq!(contact.lost(), None);
+        let said = |restoring, silent| {
+            contact.state.store(state(restoring, silent), Relaxed);
+            contact.lost().unwrap_or_default()
+        };
+        assert!(said(false, true).contains("cut off"));
+        assert!(said(true, false).contains("restored"));
+        // The sender of a snapshot need not speak as a leader meanwhile.
+        assert!(said(true, true).contains("restored"));
+        assert_eq!(said(false, false), "");
     }
 }

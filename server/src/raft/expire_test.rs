@@ -35,8 +35,13 @@ impl Replica {
 
     /// Applies entries from `first` on, all offered at once.
     fn apply(&mut self, first: u64, steps: &[Step]) {
+        self.apply_under(first, first, steps);
+    }
+
+    /// Applies entries from `first` on; their idempotency keys count from `sequence` on.
+    fn apply_under(&mut self, first: u64, sequence: u64, steps: &[Step]) {
         let entry = |(index, (stamp_ms, change)): (u64, &Step)| {
-            let key = WriteKey { caller: CallerId(1), client: ClientId(1), sequence: index };
+            let key = WriteKey { caller: CallerId(1), client: ClientId(1), sequence: sequence + index - first };
             let (floor, change) = (Position(0), change.clone());
             let command = Command { stamp_ms: *stamp_ms, key, floor, digest: digest(&change), change };
             let log_id = LogId { leader_id: LeaderId { term: 1, node_id: 1 }, index };
@@ -79,6 +84,19 @@ fn tick() -> Change {
 
 fn sweep(at_ms: u64, key: &'static str) -> Change {
     Change::Tick { sweep_to: Some(Expiry { at_ms, key: key.into() }) }
+}
+
+/// The same intent, sent again when half of its time is over.
+#[test]
+fn a_repeat_does_not_lengthen_a_time() {
+    let mut replica = Replica::new();
+    replica.apply(1, &[(1_000, put_for("a", "v", 500))]);
+    replica.apply_under(2, 1, &[(1_250, put_for("a", "v", 500))]);
+    assert_eq!(replica.value("a"), Some(("v".into(), 1)));
+    replica.apply(3, &[(1_499, tick())]);
+    assert!(replica.value("a").is_some());
+    replica.apply(4, &[(1_500, tick())]);
+    assert_eq!(replica.value("a"), None);
 }
 
 #[test]

@@ -314,4 +314,34 @@ mod tests {
         };
         local.run_until(test).await;
     }
+
+    /// Nobody knows what was acknowledged while the question was on its way: a state is as old as the question, not as
+    /// its answer.
+    #[tokio::test]
+    async fn the_age_of_a_state_is_counted_from_when_the_question_was_sent() {
+        let local = tokio::task::LocalSet::new();
+        let test = async {
+            let time = Rc::new(std::cell::Cell::new(10));
+            let (clock, waits) = (time.clone(), time.clone());
+            let (waiting, inbox) = mpsc::channel(8);
+            let rounds = Arc::new(Mutex::new(Rounds::default()));
+            let served = serve(
+                inbox,
+                rounds.clone(),
+                move || Moment(clock.get()),
+                async |_| (),
+                async move || {
+                    waits.set(50);
+                    Ok(Position(5))
+                },
+            );
+            tokio::task::spawn_local(served);
+            let (asked, answer) = question();
+            waiting.send(asked).await.unwrap();
+            settle().await;
+            assert_eq!((answer.answer(), time.get()), (Some(&Ok(Position(5))), 50));
+            assert_eq!(rounds.lock().covered(Position(5)), Some(Moment(10)));
+        };
+        local.run_until(test).await;
+    }
 }

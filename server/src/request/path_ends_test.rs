@@ -3,6 +3,7 @@
 
 use crate::clock;
 use crate::request::barrier::{BarrierReply, ReadBarrier};
+use crate::request::execute::BEHIND_MAX;
 use crate::request::freshness::Rounds;
 use crate::request::test_support::{Cluster, PATIENCE, modelled, read, seen, tied};
 use crate::storage::state_store::StateStore;
@@ -254,14 +255,26 @@ fn a_replica_that_knows_it_cannot_refuses_at_once() {
         // Not set aside, not queued: the answer is there when the call returns.
         code(node.answer_now().expect("an answer at once").outcome)
     };
-    assert_eq!(at_once(1, seen(20_000)), Some(ErrorCode::Behind));
+    // As much as it may lack.
+    let most = node.store.view().position().0 + BEHIND_MAX;
+    assert_eq!(at_once(1, seen(most + 1)), Some(ErrorCode::Behind));
     assert!(questions.0.lock().is_empty());
+    node.read(ReadRequest { level: ReadLevel::Linearizable, ..read(7) });
+    let asked = questions.0.lock().pop().expect("a question");
+    asked.answer(Ok(Position(most + 1)));
+    assert_eq!(code(node.answer().outcome), Some(ErrorCode::Behind));
+    // For that it waits.
+    node.read(ReadRequest { level: seen(most), ..read(8) });
+    node.until("set aside", |counters| counters.set_aside == 2);
+    assert_eq!(node.answer_now(), None);
+    node.store.apply(&[], Position(most), 0).expect("applies");
+    assert!(node.answer().outcome.is_ok());
     questions.2.store(true, SeqCst);
-    assert_eq!(at_once(2, seen(9)), Some(ErrorCode::TryElsewhere));
+    assert_eq!(at_once(2, seen(most + 9)), Some(ErrorCode::TryElsewhere));
     assert_eq!(at_once(3, ReadLevel::Linearizable), Some(ErrorCode::TryElsewhere));
     assert_eq!(at_once(4, ReadLevel::Stale { bound_us: Some(1_000) }), Some(ErrorCode::TryElsewhere));
     // What it has it serves.
-    node.read(ReadRequest { level: seen(0), ..read(5) });
+    node.read(ReadRequest { level: seen(most), ..read(5) });
     node.read(ReadRequest { level: ReadLevel::Stale { bound_us: None }, ..read(6) });
     assert!(node.answer().outcome.is_ok() && node.answer().outcome.is_ok());
     node.assert_balanced();

@@ -184,6 +184,25 @@ mod tests {
     }
 
     #[test]
+    fn a_node_whose_log_time_nothing_moves_refuses_times_to_live() {
+        let store = Arc::new(MemoryStore::new());
+        let writer = LocalWriter::new(NodeId(1), store.clone());
+        for operation in [
+            Operation::PutFor { key: "a".into(), value: "v".into(), ttl_ms: 500 },
+            Operation::Expire { key: "a".into(), ttl_ms: Some(500) },
+        ] {
+            let body = Atomic { conditions: Vec::new(), operations: vec![operation] }.encode().unwrap();
+            let request = WriteRequest { operation: WriteOperation::Atomic, ..put(1, b"") };
+            let mut future = writer.write(CallerId(1), request, body);
+            let Poll::Ready((reply, _)) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+                panic!("a local write waits for nobody")
+            };
+            assert_eq!(code(reply.outcome), Some(ErrorCode::Unsupported));
+        }
+        assert_eq!(store.view().position(), Position(0));
+    }
+
+    #[test]
     fn a_writer_goes_on_after_what_is_applied() {
         let store = Arc::new(MemoryStore::new());
         store.apply(&[], Position(41), 0).unwrap();

@@ -234,9 +234,12 @@ mod tests {
         assert_eq!((unmet.code, unmet.index), (ErrorCode::ConditionFailed, 1));
         let current = unmet.current.unwrap();
         assert_eq!((current.version, current.value_bytes, current.value), (Version(7), 1, Some("v".into())));
-        let large = Stored { value: vec![0; INLINE_VALUE_BYTES_MAX + 1].into(), ..stored("", 7) };
-        let Judgement::Refuse(unmet) = judged(when(Expect::Absent), &[("k", large)]) else { panic!("applied") };
-        assert_eq!(unmet.current.unwrap().value, None);
+        for (bytes, inline) in [(INLINE_VALUE_BYTES_MAX, true), (INLINE_VALUE_BYTES_MAX + 1, false)] {
+            let large = Stored { value: vec![0; bytes].into(), ..stored("", 7) };
+            let Judgement::Refuse(unmet) = judged(when(Expect::Absent), &[("k", large)]) else { panic!("applied") };
+            let current = unmet.current.unwrap();
+            assert_eq!((current.value_bytes, current.value.is_some()), (bytes as u64, inline));
+        }
     }
 
     #[test]
