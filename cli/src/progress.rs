@@ -1,6 +1,6 @@
 //! A progress bar on standard error; silent when that is no terminal.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use std::io::IsTerminal;
 
 /// A bar of this length.
@@ -19,11 +19,15 @@ pub fn work(total: Option<u64>, unit: &'static str) -> ProgressBar {
     let bar = bar(total.unwrap_or(0), "");
     let template = match (total, unit) {
         (Some(_), "bytes") => "{bar:30} {percent:>3} %  {bytes}/{total_bytes}  {bytes_per_sec}  {eta} left",
-        (Some(_), _) => "{bar:30} {percent:>3} %  {pos}/{len}  {per_sec}  {eta} left",
-        (None, _) => "{spinner} {pos}  {per_sec}  {elapsed}",
+        (Some(_), _) => "{bar:30} {percent:>3} %  {pos}/{len}  {rate}  {eta} left",
+        (None, _) => "{spinner} {pos}  {rate}  {elapsed}",
+    };
+    // The library's own shows four decimals.
+    let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+        let _ = write!(out, "{:.0}/s", state.per_sec());
     };
     match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style),
+        Ok(style) => bar.with_style(style.with_key("rate", rate)),
         Err(_) => bar,
     }
 }
