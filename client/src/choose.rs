@@ -58,11 +58,11 @@ pub(crate) fn asked(
     Asked { sort, policy: options.policy.unwrap_or(own), gated, call }
 }
 
-/// How many keys of a call for many may share a copy, and how many replicas there are to share the call.
-pub(crate) fn keys_together(view: &ViewInner, asked: Asked) -> (usize, usize) {
+/// How many keys of a call for many may share a copy.
+pub(crate) fn keys_together(view: &ViewInner, asked: Asked) -> usize {
     let table = view.shared.connections().table();
     let one_way = table.peers.iter().filter_map(|peer| peer.one_way()).min();
-    (view.own.lock().engine.keys_together(asked, one_way), table.peers.len())
+    view.own.lock().engine.keys_together(asked, one_way)
 }
 
 /// Makes the plan of one read.

@@ -228,8 +228,8 @@ async fn gather(
     let MultiGet { view, keys, options } = call;
     let open = OpenCall { view, call: view.own.lock().engine.open_call(keys.len()) };
     let (_, level) = level_of(view, options)?;
-    let (most, replicas) = keys_together(view, asked(view, options, Operation::MultiGet, level, None));
-    let mut parts = Together::new(keys, size(keys.len(), most, replicas));
+    let most = keys_together(view, asked(view, options, Operation::MultiGet, level, None));
+    let mut parts = Together::new(keys, size(keys.len(), most));
     let read = |part| read_part(view, keys, part, options, open.call, began);
     let mut join = Join::new();
     let mut ended: Vec<Part> = Vec::new();

@@ -250,8 +250,8 @@ impl Gate {
         .max(TYPICAL_MIN);
     }
 
-    /// How many keys of one call may share a copy: as many as are read within one way, so that none waits for the
-    /// others longer than a copy of its own would have taken to send. 1 while ties pay (each key is a tie of its own
+    /// How many keys of one call may share a copy: as many as are read within a round trip, so that none waits for the
+    /// others longer than a copy of its own would have been under way. 1 while ties pay (each key is a tie of its own
     /// then) or nothing is known. `tied`: its policy ties.
     pub fn keys_together(&self, tied: bool, one_way: Option<Duration>) -> usize {
         let (Some(wait_share), Some(one_way)) = (self.wait_share(), one_way) else { return 1 };
@@ -259,7 +259,7 @@ impl Gate {
         if tied && self.ties_pay.0 && !long {
             return 1;
         }
-        let keys = one_way.as_secs_f64() * 1e6 / self.typical.max(TYPICAL_MIN);
+        let keys = 2.0 * one_way.as_secs_f64() * 1e6 / self.typical.max(TYPICAL_MIN);
         (keys as usize).clamp(1, KEYS_TOGETHER_MAX)
     }
 
@@ -369,8 +369,8 @@ mod tests {
     }
 
     #[test]
-    fn keys_travel_together_only_where_no_tie_pays_and_all_are_read_within_one_way() {
-        let way = Some(Duration::from_micros(60));
+    fn keys_travel_together_only_where_no_tie_pays_and_all_are_read_within_a_round_trip() {
+        let way = Some(Duration::from_micros(30));
         let mut gate = Gate::new(GateSettings::default());
         assert_eq!(gate.keys_together(true, way), 1, "nothing is known");
         (0..300).for_each(|i| gate.answered(1, &service(0, if i % 100 == 0 { 9_000 } else { 2 })));

@@ -23,14 +23,10 @@ use tiedkv_protocol::multi_get::Answers;
 use tiedkv_protocol::request::ReadOperation;
 use tiedkv_protocol::response::Failure;
 
-/// Fewer keys than this share a copy rather than go to every replica.
-const KEYS_WORTH_A_COPY: usize = 8;
-
-/// How many keys of a call of `keys` share a copy, if `most` may: all replicas get a share, of like size.
-pub(crate) fn size(keys: usize, most: usize, replicas: usize) -> usize {
-    let fair = keys.div_ceil(replicas.max(1)).max(KEYS_WORTH_A_COPY);
-    let most = most.min(fair).max(1);
-    keys.div_ceil(keys.div_ceil(most).max(1)).max(1)
+/// How many keys of a call of `keys` share a copy, if `most` may: as few copies as that allows, of like size. One more
+/// would cost its round trip and save less than that.
+pub(crate) fn size(keys: usize, most: usize) -> usize {
+    keys.div_ceil(keys.div_ceil(most.max(1)).max(1)).max(1)
 }
 
 /// The parts of a call, in order: each at most `size` keys that fit one copy.
@@ -152,11 +148,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_fair_and_cover_all_keys_once() {
-        assert_eq!(size(100, 64, 3), 34);
-        assert_eq!(size(100, 20, 3), 20);
-        assert_eq!((size(10, 64, 3), size(7, 64, 3), size(1, 64, 3)), (5, 7, 1));
-        assert_eq!((size(10_000, 64, 3), size(500, 1, 3), size(0, 64, 0)), (64, 1, 1));
+    fn parts_are_of_like_size_and_cover_all_keys_once() {
+        assert_eq!((size(100, 64), size(100, 20), size(10, 64)), (50, 20, 10));
+        assert_eq!((size(10_000, 64), size(500, 1), size(65, 64), size(0, 64), size(3, 0)), (64, 1, 33, 1, 1));
         let keys = vec![Bytes::from_static(b"key"); 100];
         let parts: Vec<_> = Together::new(&keys, 34).collect();
         assert_eq!(parts, [0..34, 34..68, 68..100]);

@@ -277,7 +277,7 @@ impl Batch {
     fn state(&self, before: &FjallView, stamp_ms: u64, key: &[u8]) -> Result<Option<Stored>, StorageError> {
         let stored = match self.latest.get(key).map(|index| &self.mutations[*index]) {
             Some((version, mutation)) => mutation.stored(*version),
-            None => before.stored(key)?,
+            None => before.stored_for_apply(key)?,
         };
         Ok(stored.filter(|stored| stored.alive(stamp_ms)))
     }
@@ -411,7 +411,7 @@ impl Applier {
             }
             let stored = match batch.latest.get(&expiry.key).map(|index| &batch.mutations[*index]) {
                 Some((version, mutation)) => mutation.stored(*version),
-                None => before.stored(&expiry.key)?,
+                None => before.stored_for_apply(&expiry.key)?,
             };
             if stored.is_some_and(|stored| stored.expires_ms == Some(expiry.at_ms)) {
                 batch.change(version, Mutation::Delete { key: expiry.key.clone() });
