@@ -62,9 +62,15 @@ pub struct Answer {
 #[derive(Debug, Default)]
 pub struct AnswersWriter {
     bytes: Vec<u8>,
+    keys: usize,
 }
 
 impl AnswersWriter {
+    /// For the answers to so many keys: space is taken once, for values of like length.
+    pub fn new(keys: usize) -> Self {
+        Self { bytes: Vec::new(), keys }
+    }
+
     /// Adds what became of the next key; false if it does not fit beside those before it, and nothing was added.
     #[must_use = "one that does not fit is not answered"]
     pub fn push(&mut self, found: Option<(&[u8], Version, Option<u64>)>) -> bool {
@@ -73,6 +79,10 @@ impl AnswersWriter {
             return true;
         };
         const FIXED: usize = 1 + 8 + 8 + 4;
+        if self.bytes.capacity() < FIXED + value.len() {
+            let all = self.keys.saturating_mul(FIXED + value.len());
+            self.bytes.reserve(all.min(INLINE_VALUE_BYTES_MAX));
+        }
         if !self.bytes.is_empty() && self.bytes.len() + FIXED + value.len() > INLINE_VALUE_BYTES_MAX {
             return false;
         }

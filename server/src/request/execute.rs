@@ -121,8 +121,11 @@ pub fn position_needed(copy: &HeldCopy) -> Option<Position> {
     }
 }
 
+/// Keys that travel together are read so many at a time before it is asked whether to go on.
+const KEYS_PER_LOOK: usize = 8;
+
 /// Reads, or reads the next chunk of a page: `None` when more chunks follow. The value is empty when the key is
-/// absent. Of keys that travel together the first is read, and others while `goes_on`.
+/// absent. Of keys that travel together the first ones are read, and others while `goes_on`.
 ///
 /// # Errors
 /// When the engine cannot read.
@@ -146,9 +149,9 @@ pub fn execute(
         }
         ReadOperation::MultiGet { keys } => {
             let view: Arc<dyn View> = store.view();
-            let mut answers = AnswersWriter::default();
+            let mut answers = AnswersWriter::new(keys.len());
             for (index, key) in keys.iter().enumerate() {
-                if index > 0 && !goes_on() {
+                if index > 0 && index % KEYS_PER_LOOK == 0 && !goes_on() {
                     break;
                 }
                 let stored = view.get(key)?;

@@ -76,13 +76,13 @@ fn keys_that_share_a_copy_are_answered_in_order_and_take_a_draw_each() {
     assert!(service + MS / 2 >= three, "{service:?} of {three:?}");
     node.read(ReadRequest { operation: ReadOperation::MultiGet { keys: Vec::new() }, ..read(8) });
     assert_eq!(node.answer().outcome.unwrap_err().code, ErrorCode::OverLimit);
-    // The first key is answered, however little time there is.
+    // Some keys are answered, however little time there is.
+    let keys = vec![keys[0].clone(); 20];
     let admission = Admission { lane: 0, admitted: Moment(0), deadline: Moment(1), barrier: None, page: None };
     let request = ReadRequest { operation: ReadOperation::MultiGet { keys }, ..read(9) };
     let copy = HeldCopy::new(node.caller.clone(), request, admission);
     let (_, payload) = execute(&*node.store, &copy, || false).unwrap().expect("done");
-    let mut answers = Answers::new(payload);
-    assert_eq!((answers.next_answer(), answers.next_answer()), (Ok(Some(None)), Ok(None)));
+    assert_eq!(payload.len(), 8, "an absent key takes a byte");
     node.assert_balanced();
 }
 
