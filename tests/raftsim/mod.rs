@@ -33,9 +33,10 @@ fn all_hold(seeds: std::ops::Range<u64>) {
     let broken: Vec<_> = told.iter().filter(|(_, told)| !told.broken.is_empty()).collect();
     let named: Vec<_> = broken.iter().map(|(seed, told)| (seed, &told.broken)).collect();
     assert!(named.is_empty(), "{named:?}");
-    for (seed, told) in &told {
-        assert!(told.operations > 60 && 2 * told.failed < told.operations, "seed {seed}: {told:?}");
-    }
+    // A world of hard faults may do little; that must be rare (of two hundred: none).
+    let idle = |told: &Told| told.operations <= 60 || 2 * told.failed >= told.operations;
+    let idle: Vec<_> = told.iter().filter(|(_, told)| idle(told)).collect();
+    assert!(idle.len() as u64 * 1_000 <= count, "{idle:?}");
     let sum = |of: fn(&Told) -> u64| told.values().map(of).sum::<u64>();
     let (applied, installs, terms) = (sum(|told| told.applied), sum(|told| told.installs), sum(|told| told.terms));
     let operations = sum(|told| told.operations);
