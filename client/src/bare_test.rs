@@ -14,7 +14,6 @@ use std::time::Duration;
 use tiedkv_protocol::ids::{ReadId, RequestId, SHARD_ZERO};
 use tiedkv_protocol::request::{Class, CopyKind, ReadLevel, ReadOperation, ReadRequest};
 
-const AT_ONCE: usize = 16;
 const READS: usize = 4_000;
 
 fn cpu() -> Duration {
@@ -49,16 +48,16 @@ async fn through_the_engine(view: &View) {
     view.get_with(Bytes::from_static(b"k"), options).await.unwrap();
 }
 
-/// CPU of this thread per read, `AT_ONCE` under way.
-async fn measure(client: &Client, engine: bool) -> Duration {
+/// CPU of this thread per read, `at_once` under way.
+async fn measure(client: &Client, at_once: usize, engine: bool) -> Duration {
     let before = cpu();
     let local = tokio::task::LocalSet::new();
     let work = async {
         let mut tasks = tokio::task::JoinSet::new();
-        for task in 0..AT_ONCE {
+        for task in 0..at_once {
             let client = client.clone();
             tasks.spawn_local(async move {
-                for number in 0..READS / AT_ONCE {
+                for number in 0..READS / at_once {
                     if engine { through_the_engine(&client.view).await } else { bare(&client, task + number).await }
                 }
             });
@@ -83,22 +82,30 @@ fn what_an_untied_read_costs_beside_a_bare_request() {
         });
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut ratios = runtime.block_on(async {
+    let cases = runtime.block_on(async {
         let client = Client::connect(config.recv().unwrap()).await.unwrap();
         client.all_connected(Duration::from_secs(10)).await.unwrap();
-        measure(&client, false).await;
-        let mut ratios = Vec::new();
-        for _ in 0..9 {
-            let (bare, engine) = (measure(&client, false).await, measure(&client, true).await);
-            ratios.push((engine.as_secs_f64() / bare.as_secs_f64(), bare, engine));
+        let mut cases = Vec::new();
+        for at_once in [1, 16, 64] {
+            measure(&client, at_once, false).await;
+            let mut ratios = Vec::new();
+            for _ in 0..9 {
+                let (bare, engine) =
+                    (measure(&client, at_once, false).await, measure(&client, at_once, true).await);
+                ratios.push((engine.as_secs_f64() / bare.as_secs_f64(), bare, engine));
+            }
+            ratios.sort_by(|one, other| one.0.total_cmp(&other.0));
+            cases.push((at_once, ratios[ratios.len() / 2]));
         }
-        ratios
+        cases
     });
     drop(stop);
     nodes.join().unwrap();
-    ratios.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let (ratio, bare, engine) = ratios[ratios.len() / 2];
-    println!("client CPU per untied read {engine:?}, bare request {bare:?}: {ratio:.3} x (median of 9)");
-    // The aim is 1.05; this only tells when it becomes worse than it was (1.8) by far.
-    assert!(ratio < 3.0, "{ratio}");
+    for (at_once, (ratio, bare, engine)) in cases {
+        println!(
+            "{at_once} at once: client CPU per untied read {engine:?}, bare request {bare:?}: {ratio:.3} x (median of 9)"
+        );
+        // The aim is 1.05 for one alone; this only tells when it becomes worse than it was by far.
+        assert!(ratio < if at_once == 1 { 1.3 } else { 3.0 }, "{ratio} x with {at_once} at once");
+    }
 }

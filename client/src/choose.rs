@@ -9,7 +9,7 @@ use crate::operation::{LevelName, Operation, Sort};
 use crate::options::ReadOptions;
 use crate::tally::Slot;
 use crate::topology::Table;
-use crate::view::ViewInner;
+use crate::view::{Own, ViewInner};
 use rand::Rng;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -24,7 +24,6 @@ pub(crate) struct Chosen {
     pub(crate) asked: Asked,
     /// Where it counts.
     pub(crate) slot: Slot,
-    pub(crate) plan: Plan,
     pub(crate) read: ReadId,
     pub(crate) level: ReadLevel,
     pub(crate) class: Class,
@@ -65,16 +64,18 @@ pub(crate) fn keys_together(view: &ViewInner, asked: Asked) -> usize {
     view.own.lock().engine.keys_together(asked, one_way)
 }
 
+/// What one read is to be.
+pub(crate) struct Wish<'o> {
+    pub(crate) asked: Asked,
+    pub(crate) options: &'o ReadOptions,
+    pub(crate) level: ReadLevel,
+    pub(crate) what: ReadOperation,
+    pub(crate) deadline: Moment,
+}
+
 /// Makes the plan of one read.
-pub(crate) fn choose(
-    view: &ViewInner,
-    asked: Asked,
-    options: &ReadOptions,
-    level: ReadLevel,
-    what: ReadOperation,
-    deadline: Moment,
-    now: Moment,
-) -> Chosen {
+pub(crate) fn choose(view: &ViewInner, own: &mut Own, wish: Wish<'_>, now: Moment) -> (Chosen, Plan) {
+    let Wish { asked, options, level, what, deadline } = wish;
     let short = what.is_short();
     // Delays of hedges and rescues are those of gets.
     let asked = if short { asked } else { Asked { policy: asked.policy.without_extras(), ..asked } };
@@ -88,7 +89,6 @@ pub(crate) fn choose(
         let replicas: SmallVec<[Replica<'_>; 4]> = members
             .map(|(member, peer)| Replica { node: peer.node, zone: &member.zone, down: peer.links() == 0 })
             .collect();
-        let own = &mut *view.own.lock();
         own.sync(&replicas, &table, &connections.board, now);
         let decision = own.engine.decide(asked, deadline, &replicas, &ways, now, &mut own.rng);
         let shadow = if short { own.engine.shadow_due(now) } else { None };
@@ -102,10 +102,9 @@ pub(crate) fn choose(
     }
     let first = plan.order.first().filter(|_| plan.width > 1);
     let tie_delay = first.map(|node| ways.tie_delay(*node));
-    Chosen {
+    let chosen = Chosen {
         asked,
         slot: Slot::new(asked.operation(), asked.policy),
-        plan,
         read,
         level,
         class: options.class.unwrap_or(config.class),
@@ -116,7 +115,8 @@ pub(crate) fn choose(
         hold_out,
         observed,
         shadow,
-    }
+    };
+    (chosen, plan)
 }
 
 /// The ways to the members, from what their links measured.

@@ -18,7 +18,8 @@ use crate::topology::Table;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 use tiedkv_protocol::hello::{Notice, Topology};
 use tiedkv_protocol::moment::Moment;
@@ -48,6 +49,8 @@ pub(crate) struct Connections {
     /// Grows when a link comes up or goes down, or the table changes.
     changes: watch::Sender<u64>,
     closed: watch::Sender<bool>,
+    /// The same, for a quick look by each read.
+    is_closed: AtomicBool,
     /// The last handle is gone: nobody waits for the timer any more.
     dropped: watch::Sender<bool>,
     seed_errors: Mutex<Vec<String>>,
@@ -67,6 +70,7 @@ impl Connections {
             board,
             changes: watch::Sender::new(0),
             closed: watch::Sender::new(false),
+            is_closed: AtomicBool::new(false),
             dropped: watch::Sender::new(false),
             seed_errors: Mutex::default(),
         });
@@ -100,6 +104,7 @@ impl Connections {
 
     /// Ends all tasks and connections.
     pub(crate) fn close(&self) {
+        self.is_closed.store(true, Release);
         if !self.closed.send_replace(true) {
             for peer in &self.table().peers {
                 peer.close_links("the client is closed");
@@ -109,12 +114,12 @@ impl Connections {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        *self.closed.borrow()
+        self.is_closed.load(Acquire)
     }
 
     /// True if at least one member can be sent to.
     pub(crate) fn any_link(&self) -> bool {
-        self.table().peers.iter().any(|peer| peer.links() > 0)
+        self.table().any_link()
     }
 
     /// Waits until `wanted` holds, is looked at after each change, or `until` passes or the client is closed

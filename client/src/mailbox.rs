@@ -67,8 +67,10 @@ impl Mailbox {
     /// Takes the oldest piece of mail; else the task is woken by the next.
     pub(crate) fn poll_take(&self, context: &mut Context<'_>) -> Poll<Mail> {
         let mut state = self.state.lock();
-        if !state.mail.is_empty() {
-            return Poll::Ready(state.mail.remove(0));
+        match state.mail.len() {
+            0 => {}
+            1 => return state.mail.pop().map_or(Poll::Pending, Poll::Ready),
+            _ => return Poll::Ready(state.mail.remove(0)),
         }
         match &mut state.waker {
             Some(waker) => waker.clone_from(context.waker()),

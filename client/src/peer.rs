@@ -20,6 +20,10 @@ pub(crate) struct Peer {
     pub(crate) node: NodeId,
     member: Mutex<Member>,
     links: ArcSwap<Vec<Arc<Link>>>,
+    /// How many links there are: asked by each read for each node.
+    up: AtomicUsize,
+    /// Makes changes of the links one after another.
+    changing: Mutex<()>,
     next_link: AtomicUsize,
     pace: Mutex<Pace>,
     flags: AtomicU8,
@@ -38,6 +42,8 @@ impl Peer {
             node: member.node,
             member: Mutex::new(member),
             links: ArcSwap::default(),
+            up: AtomicUsize::new(0),
+            changing: Mutex::new(()),
             next_link: AtomicUsize::new(0),
             pace: Mutex::new(pace),
             flags: AtomicU8::new(0),
@@ -72,22 +78,26 @@ impl Peer {
 
     /// How many links are up.
     pub(crate) fn links(&self) -> usize {
-        self.links.load().len()
+        self.up.load(Relaxed)
     }
 
     pub(crate) fn link_up(&self, link: &Arc<Link>) {
         *self.dial_error.lock() = None;
-        self.links.rcu(|links| {
-            let mut links = Vec::clone(links);
-            links.push(link.clone());
-            links
-        });
+        self.change_links(|links| links.push(link.clone()));
     }
 
     pub(crate) fn link_down(&self, link: &Arc<Link>, reason: &str) {
         *self.dial_error.lock() = Some(reason.to_owned());
         *self.last_loss.lock() = Some(reason.to_owned());
-        self.links.rcu(|links| links.iter().filter(|other| !Arc::ptr_eq(other, link)).cloned().collect::<Vec<_>>());
+        self.change_links(|links| links.retain(|other| !Arc::ptr_eq(other, link)));
+    }
+
+    fn change_links(&self, change: impl FnOnce(&mut Vec<Arc<Link>>)) {
+        let _one_after_another = self.changing.lock();
+        let mut links = Vec::clone(&self.links.load());
+        change(&mut links);
+        self.up.store(links.len(), Relaxed);
+        self.links.store(Arc::new(links));
     }
 
     /// Closes every link with a reason.

@@ -5,7 +5,6 @@
 //! is left.
 
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
 use std::time::Duration;
 use tiedkv_protocol::ids::NodeId;
 use tiedkv_protocol::moment::Moment;
@@ -76,20 +75,23 @@ pub enum Sign {
 #[derive(Clone, Debug)]
 pub struct Probation {
     settings: ProbationSettings,
-    records: BTreeMap<NodeId, Record>,
+    /// By node: few, and looked through by each read.
+    records: SmallVec<[(NodeId, Record); 4]>,
 }
 
 impl Probation {
     /// All are trusted.
     pub fn new(settings: ProbationSettings) -> Self {
-        Self { settings, records: BTreeMap::new() }
+        Self { settings, records: SmallVec::new() }
     }
 
     /// The replicas there are; forgets others.
     pub fn members(&mut self, nodes: &[NodeId]) {
-        self.records.retain(|node, _| nodes.contains(node));
+        self.records.retain(|(node, _)| nodes.contains(node));
         for node in nodes {
-            self.records.entry(*node).or_default();
+            if let Err(place) = self.records.binary_search_by_key(node, |(known, _)| *known) {
+                self.records.insert(place, (*node, Record::default()));
+            }
         }
     }
 
@@ -97,7 +99,7 @@ impl Probation {
     pub fn observe(&mut self, node: NodeId, sign: Sign, now: Moment) {
         let others = self.median_of_others(node);
         let settings = self.settings;
-        let Some(record) = self.records.get_mut(&node) else { return };
+        let Some(record) = self.record_mut(node) else { return };
         match sign {
             Sign::Good(latency) => {
                 record.failures = 0;
@@ -123,8 +125,7 @@ impl Probation {
 
     /// True if `node` should come last: on probation, ejected, or its storage is suspect.
     pub fn avoid(&self, node: NodeId, now: Moment) -> bool {
-        self.records
-            .get(&node)
+        self.record(node)
             .is_some_and(|record| record.ejected || record.since.is_some() || now < record.storage_suspect_until)
     }
 
@@ -140,25 +141,33 @@ impl Probation {
     /// An operator takes `node` out for reads, or restores it (then it begins anew). More than half may be ejected:
     /// it is an order.
     pub fn eject(&mut self, node: NodeId, out: bool) {
-        if let Some(record) = self.records.get_mut(&node).filter(|record| record.ejected != out) {
+        if let Some(record) = self.record_mut(node).filter(|record| record.ejected != out) {
             *record = Record { ejected: out, ..Record::default() };
         }
     }
 
     /// The replicas there are.
     pub fn nodes(&self) -> SmallVec<[NodeId; 8]> {
-        self.records.keys().copied().collect()
+        self.records.iter().map(|(node, _)| *node).collect()
     }
 
     /// Replicas on probation now.
     pub fn on_probation(&self) -> usize {
-        self.records.values().filter(|record| record.since.is_some()).count()
+        self.records.iter().filter(|(_, record)| record.since.is_some()).count()
+    }
+
+    fn record(&self, node: NodeId) -> Option<&Record> {
+        self.records.iter().find(|(known, _)| *known == node).map(|(_, record)| record)
+    }
+
+    fn record_mut(&mut self, node: NodeId) -> Option<&mut Record> {
+        self.records.iter_mut().find(|(known, _)| *known == node).map(|(_, record)| record)
     }
 
     fn judge(&mut self, node: NodeId, now: Moment) {
         let room = self.on_probation() < self.records.len() / 2;
         let settings = self.settings;
-        let Some(record) = self.records.get_mut(&node) else { return };
+        let Some(record) = self.record_mut(node) else { return };
         match record.since {
             None => {
                 let slow = record.slow_since.is_some_and(|since| now.since(since) >= settings.slow_for);
@@ -184,7 +193,7 @@ impl Probation {
         let mut known: SmallVec<[f64; 8]> = self
             .records
             .iter()
-            .filter(|(other, record)| **other != node && record.samples >= 10)
+            .filter(|(other, record)| *other != node && record.samples >= 10)
             .map(|(_, record)| record.latency)
             .collect();
         known.sort_unstable_by(f64::total_cmp);

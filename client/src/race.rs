@@ -142,7 +142,8 @@ impl Race {
         if self.plan.order.is_empty() {
             return self.finish(Outcome::GaveUp(GiveUp::NoReplica), actions);
         }
-        self.begin_tie(self.plan.order.clone(), CopyKind::First, now, host, actions);
+        let members = members_of(&self.plan.order);
+        self.begin_tie(members, CopyKind::First, now, host, actions);
         self.arm_extras(now, host, actions);
     }
 
@@ -163,7 +164,7 @@ impl Race {
                 self.out_this_round.clear();
                 self.got_extra.clear();
                 let candidates = self.candidates();
-                self.begin_tie(candidates, CopyKind::Retry, now, host, actions);
+                self.begin_tie(members_of(&candidates), CopyKind::Retry, now, host, actions);
                 self.arm_extras(now, host, actions);
             }
         }
@@ -277,7 +278,7 @@ impl Race {
         } else if !self.below_bound() || !host.token(CopyKind::Retry, now) {
             return false;
         }
-        self.begin_tie(candidates, CopyKind::Retry, now, host, actions);
+        self.begin_tie(members_of(&candidates), CopyKind::Retry, now, host, actions);
         true
     }
 
@@ -294,16 +295,15 @@ impl Race {
         self.finish(Outcome::GaveUp(GiveUp::NothingLeft), actions);
     }
 
-    /// Begins a tie over `candidates` (not empty), in their order, and sends its copy 0.
+    /// Begins a tie of `members` (not empty), in their order, and sends its copy 0.
     fn begin_tie(
         &mut self,
-        candidates: Order,
+        members: Members,
         kind: CopyKind,
         now: Moment,
         host: &mut impl Host,
         actions: &mut Actions,
     ) {
-        let members: Members = candidates.iter().take(TIE_COPIES_MAX).copied().collect();
         let Some(first) = members.first().copied() else {
             return self.finish(Outcome::GaveUp(GiveUp::NothingLeft), actions);
         };
@@ -432,6 +432,11 @@ impl Race {
             tie.suspect = true;
         }
     }
+}
+
+/// The first of those that may be asked: a tie has no more members.
+fn members_of(candidates: &[NodeId]) -> Members {
+    Members::from_slice(&candidates[..candidates.len().min(TIE_COPIES_MAX)])
 }
 
 /// Adds `replica` to a list in which it stands at most once.

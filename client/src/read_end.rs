@@ -1,7 +1,6 @@
 //! The end of a read: withdraw the rest, balance the books, tell the view what was learned, make the caller's result.
 
 use crate::choose::Chosen;
-use crate::clock;
 use crate::copies::{CopyIndex, GiveUp, Outcome, SentCopy};
 use crate::error::{Cause, CopyFate, CopyReport, Error};
 use crate::learn::Ended;
@@ -36,14 +35,14 @@ impl From<GoodAnswer> for Read {
 
 impl Running<'_> {
     /// Withdraws what is still out and balances the books. Once.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self, now: Moment) {
         if std::mem::replace(&mut self.settled, true) {
             return;
         }
         let tally = self.view.shared.connections().counters.tallies.of(self.chosen.slot);
         // The copies of a read that was answered are cancelled already, as a rule; others may wait or run for nobody.
         let urgent = !matches!(self.race.outcome(), Some(Outcome::Won(_)));
-        for copy in self.copies.iter().filter(|_| !self.chosen.plan.naive) {
+        for copy in self.copies.iter().filter(|_| !self.race.plan().naive) {
             // Also copies on links of a replica of which another link was lost: harmless if answered already.
             if let Some(handed) = &copy.handed {
                 handed.link.withdraw(handed.id, urgent);
@@ -71,7 +70,7 @@ impl Running<'_> {
         // The client's own wait before the first copy and after the answer does not enter.
         let mut unsent = SmallVec::new();
         if let Some(first) = self.copies.first().filter(|_| self.chosen.what.is_short()) {
-            let end = self.winner.as_ref().map_or_else(clock::now, |(_, _, received)| *received);
+            let end = self.winner.as_ref().map_or(now, |(_, _, received)| *received);
             let gets = self.chosen.what.gets();
             let winner = self.winner.as_ref().map(|(reply, _, _)| reply.service.of_one(gets));
             let Chosen { asked, hold_out, observed, .. } = self.chosen;
@@ -86,7 +85,9 @@ impl Running<'_> {
     /// Counts how the read ended.
     fn count_end(&self, unsent: &[Unsent], delay_too_long: bool) {
         let tally = self.tally();
-        tally.fresh_ties.fetch_add(self.race.fresh_ties() as u64, Relaxed);
+        if self.race.fresh_ties() > 0 {
+            tally.fresh_ties.fetch_add(self.race.fresh_ties() as u64, Relaxed);
+        }
         tally.delay_too_long.store(u64::from(delay_too_long), Relaxed);
         unsent.iter().for_each(|copy| tally.unsent.add(copy.kind));
         if let Some(first) = unsent.first() {
@@ -114,10 +115,9 @@ impl Running<'_> {
         }
     }
 
-    /// The caller's result; by reference, since a read is large. Once.
-    pub(crate) fn result(&mut self) -> Result<GoodAnswer, Error> {
-        self.settle();
-        let now = clock::now();
+    /// The caller's result; by reference, since a read is large. Once. `now`: when the read ended.
+    pub(crate) fn result(&mut self, now: Moment) -> Result<GoodAnswer, Error> {
+        self.settle(now);
         let outcome = self.race.outcome().unwrap_or(Outcome::Dropped);
         self.note_if_slow(matches!(outcome, Outcome::Won(_)), now);
         if let (Outcome::Won(copy), Some((reply, value, _))) = (outcome, self.winner.take())

@@ -121,6 +121,9 @@ pub fn order(choice: Choice, clients: f64, candidates: &[Candidate<'_>], rng: &m
 
 /// Among replicas that are not to be avoided, one of a zone not used yet goes before one of a used zone.
 fn by_zones(ranked: &[&Candidate<'_>]) -> Order {
+    if ranked.iter().all(|replica| replica.zone.is_empty()) {
+        return ranked.iter().map(|replica| replica.node).collect();
+    }
     let mut order = Order::new();
     let mut zones: SmallVec<[&str; 4]> = SmallVec::new();
     for avoid in [false, true] {

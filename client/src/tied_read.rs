@@ -6,10 +6,11 @@
 //!
 //! Cost of a read in the common case: one allocation (the mailbox), one entry in the timer, no task of its own.
 
-use crate::choose::{Chosen, TableWays, asked, choose};
+use crate::choose::{Chosen, TableWays, Wish, asked, choose};
 use crate::clock;
-use crate::copies::{Action, Actions, Answer, CopyIndex, Event, Send, Timer};
-use crate::engine::CallId;
+use crate::connections::Connections;
+use crate::copies::{Action, Actions, Answer, CopyIndex, Event, Plan, Send, Timer};
+use crate::engine::{CallId, Engine};
 use crate::error::{Cause, CopyFate, Error};
 use crate::exchange::Handed;
 use crate::mailbox::{Mail, Mailbox};
@@ -21,8 +22,9 @@ use crate::report::Read;
 use crate::shadow::{Sample, Shadow};
 use crate::tally::Tally;
 use crate::timer::Alarm;
-use crate::view::ViewInner;
+use crate::view::{Own, ViewInner};
 use bytes::Bytes;
+use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -78,18 +80,20 @@ pub(crate) async fn read(view: &Arc<ViewInner>, whole: Whole<'_>) -> Result<Good
     let (level, name) = level_of(view, options)?;
     let asked = asked(view, options, operation, name, call);
     let connections = view.shared.connections();
-    if !connections.any_link() && !connections.wait(until, |connections| connections.any_link()).await {
-        return Err(nobody(view, deadline, began));
+    // A read of its own begins where its call does: one look at the clock less.
+    let mut now = if call.is_none() { began } else { clock::now() };
+    if !connections.any_link() {
+        if !connections.wait(until, Connections::any_link).await {
+            return Err(nobody(view, deadline, began));
+        }
+        now = clock::now();
     }
-    let chosen = choose(view, asked, options, level, what, until, clock::now());
-    let mut running = Running::new(view, chosen, deadline, options.planned.unwrap_or(began));
-    running.feed(Event::Begin);
-    running.send_shadow();
+    let wish = Wish { asked, options, level, what, deadline: until };
+    let mut running = Running::begin(view, wish, deadline, options.planned.unwrap_or(began), now);
     while running.race.outcome().is_none() && !connections.is_closed() {
-        let event = poll_fn(|context| running.poll_event(context)).await;
-        running.feed(event);
+        now = poll_fn(|context| running.poll_event(context)).await;
     }
-    running.result()
+    running.result(now)
 }
 
 pub(crate) fn check_key(key: &Bytes) -> Result<(), Error> {
@@ -139,6 +143,8 @@ pub(crate) struct Copy {
 pub(crate) struct Running<'v> {
     pub(crate) view: &'v Arc<ViewInner>,
     pub(crate) chosen: Chosen,
+    /// The clock as of what happened last, until the read waits again.
+    looked: Option<Moment>,
     pub(crate) race: Race,
     pub(crate) copies: SmallVec<[Copy; 3]>,
     pub(crate) mailbox: Arc<Mailbox>,
@@ -158,19 +164,39 @@ pub(crate) struct Running<'v> {
 }
 
 impl<'v> Running<'v> {
-    fn new(view: &'v Arc<ViewInner>, chosen: Chosen, deadline: Duration, planned: Moment) -> Self {
+    /// Chooses and sends the first copy. Decision and first event stand under one lock of the view.
+    fn begin(view: &'v Arc<ViewInner>, wish: Wish<'_>, deadline: Duration, planned: Moment, now: Moment) -> Self {
+        let mut own = view.own.lock();
+        let (chosen, plan) = choose(view, &mut own, wish, now);
+        let mut running = Self::new(view, chosen, plan, deadline, planned, now);
+        running.feed(Event::Begin, now, own);
+        running.send_shadow(now);
+        running
+    }
+
+    fn new(
+        view: &'v Arc<ViewInner>,
+        chosen: Chosen,
+        plan: Plan,
+        deadline: Duration,
+        planned: Moment,
+        now: Moment,
+    ) -> Self {
         let tally = view.shared.connections().counters.tallies.of(chosen.slot);
         tally.reads.fetch_add(1, Relaxed);
-        tally.ties.fetch_add(u64::from(chosen.plan.width > 1), Relaxed);
+        if plan.width > 1 {
+            tally.ties.fetch_add(1, Relaxed);
+        }
         if let Some(reason) = chosen.not_tied {
             tally.not_tied[reason as usize].fetch_add(1, Relaxed);
         }
         let sampled = chosen.observed.as_ref().filter(|observed| observed.sample);
-        let sample_at = sampled.and_then(|observed| observed.first_after()).map(|after| clock::now() + after);
+        let sample_at = sampled.and_then(|observed| observed.first_after()).map(|after| now + after);
         Self {
             view,
-            race: Race::new(chosen.plan.clone()),
+            race: Race::new(plan),
             chosen,
+            looked: Some(now),
             copies: SmallVec::new(),
             mailbox: Arc::default(),
             alarm: view.shared.connections().timer.alarm(),
@@ -185,12 +211,18 @@ impl<'v> Running<'v> {
         }
     }
 
-    /// The next thing that happens to the read: mail of a link, or a timer that is due.
-    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
+    /// Waits for the next thing that happens to the read, mail of a link or a timer that is due, and takes it to the
+    /// race. Gives when it happened.
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Moment> {
         if let Poll::Ready(mail) = self.mailbox.poll_take(context) {
-            return Poll::Ready(self.open(mail));
+            let now = clock::now();
+            let mut own = self.view.own.lock();
+            let event = self.open(mail, &mut own.engine, now);
+            self.feed(event, now, own);
+            return Poll::Ready(now);
         }
-        let now = clock::now();
+        // Right after an event its look at the clock serves: an alarm that is due by now fires at once.
+        let now = self.looked.take().unwrap_or_else(clock::now);
         if self.sample_at.is_some_and(|at| now >= at) {
             self.send_sample(now);
         }
@@ -204,7 +236,8 @@ impl<'v> Running<'v> {
             let counters = &self.view.shared.connections().counters;
             counters.tie_overshoot.add(now.since(at).max(at.since(now)));
         }
-        Poll::Ready(Event::Timer(timer))
+        self.feed(Event::Timer(timer), now, self.view.own.lock());
+        Poll::Ready(now)
     }
 
     /// When to be woken for a copy that is due at `at`: earlier by what alarms usually come late, but by no more than
@@ -220,14 +253,14 @@ impl<'v> Running<'v> {
         }
     }
 
-    /// Gives the race an event and does what it says.
-    fn feed(&mut self, event: Event) {
-        let mut events: SmallVec<[Event; 2]> = SmallVec::from_iter([event]);
-        let mut next = 0;
-        while let Some(event) = events.get(next).copied() {
-            next += 1;
+    /// Gives the race an event and does what it says; `own` is given back before anything is sent.
+    fn feed(&mut self, event: Event, now: Moment, mut own: MutexGuard<'v, Own>) {
+        self.looked = Some(now);
+        let view = self.view;
+        let mut events: SmallVec<[Event; 2]> = SmallVec::new();
+        let (mut event, mut next) = (event, 0);
+        loop {
             let by_timer = matches!(event, Event::Timer(_));
-            let now = clock::now();
             // One that was woken for a little early is due all the same.
             let due = match event {
                 Event::Timer(timer) => self.race.armed(timer).map_or(now, |at| at.max(now)),
@@ -235,16 +268,20 @@ impl<'v> Running<'v> {
             };
             // Small enough to stand here: kept in `self` it would be moved with it.
             let mut actions = Actions::new();
-            let ways = TableWays { table: &self.chosen.table, cap: self.view.shared.config().tie_delay_cap };
-            let suppressed = {
-                let board = &self.view.shared.connections().board;
-                let mut own = self.view.own.lock();
-                own.ask(&mut self.race, (event, due), self.chosen.asked, &ways, board, &mut actions)
-            };
+            let ways = TableWays { table: &self.chosen.table, cap: view.shared.config().tie_delay_cap };
+            let board = &view.shared.connections().board;
+            let suppressed = own.ask(&mut self.race, (event, due), self.chosen.asked, &ways, board, &mut actions);
+            // Counted as out before they leave: what cannot leave is taken back.
+            for action in &actions {
+                if let Action::Send(send) = action {
+                    own.engine.copy_sent(send.replica, send.kind);
+                }
+            }
+            drop(own);
             for reason in suppressed {
                 self.tally().suppressed[reason as usize].fetch_add(1, Relaxed);
             }
-            for action in actions {
+            for action in actions.drain(..) {
                 match action {
                     Action::Send(send) => events.extend(self.send(send, by_timer, now)),
                     // All that are out are withdrawn when the read is settled.
@@ -253,19 +290,22 @@ impl<'v> Running<'v> {
                     Action::Arm { .. } => {}
                 }
             }
+            let Some(following) = events.get(next).copied() else { return };
+            (event, next) = (following, next + 1);
+            own = view.own.lock();
         }
     }
 
     /// Hands one copy to a link of its replica; the event if it could not leave.
     fn send(&mut self, send: Send, by_timer: bool, now: Moment) -> Option<Event> {
         let (copy, tied) = (send.copy, send.tie.is_some());
-        let link =
-            self.chosen.table.peer(send.replica).and_then(|peer| peer.link().ok_or(peer.dial_error()).into());
-        let handed = match link {
-            Some(Ok(link)) => {
-                link.send_copy(self.request(&send, now), self.chosen.slot, &self.mailbox, copy.0, now)
-            }
-            Some(Err(reason)) => Err(reason.unwrap_or_else(|| "not connected yet".to_owned())),
+        let handed = match self.chosen.table.peer(send.replica) {
+            Some(peer) => match peer.link() {
+                Some(link) => {
+                    link.send_copy(self.request(&send, now), self.chosen.slot, &self.mailbox, copy.0, now)
+                }
+                None => Err(peer.dial_error().unwrap_or_else(|| "not connected yet".to_owned())),
+            },
             None => Err("it left the cluster".to_owned()),
         };
         if let ([first], true) = (self.copies.as_slice(), tied && by_timer) {
@@ -273,11 +313,11 @@ impl<'v> Running<'v> {
         }
         match handed {
             Ok(handed) => {
-                self.view.own.lock().engine.copy_sent(send.replica, send.kind);
                 self.copies.push(Copy { handed: Some(handed), sent: now, fate: None, service: None });
                 None
             }
             Err(reason) => {
+                self.view.own.lock().engine.copy_gone(send.replica, send.kind);
                 let fate = Some(CopyFate::NotSent(reason));
                 self.copies.push(Copy { handed: None, sent: now, fate, service: None });
                 Some(Event::NotSent { copy })
@@ -286,9 +326,9 @@ impl<'v> Running<'v> {
     }
 
     /// Sends a copy that measures, if one is due. Nobody waits for it.
-    fn send_shadow(&self) {
+    fn send_shadow(&self, now: Moment) {
         if let Some(replica) = self.chosen.shadow {
-            self.shadow(replica, None, clock::now());
+            self.shadow(replica, None, now);
         }
     }
 
@@ -296,7 +336,7 @@ impl<'v> Running<'v> {
     fn send_sample(&mut self, now: Moment) {
         self.sample_at = None;
         let first = self.race.copies().first().map(|copy| copy.replica);
-        let other = self.chosen.plan.order.iter().copied().find(|node| Some(*node) != first);
+        let other = self.race.plan().order.iter().copied().find(|node| Some(*node) != first);
         let Some(other) = other.filter(|_| self.view.own.lock().engine.shadow_token(now)) else { return };
         let sample = Sample::new(self.chosen.slot);
         if self.shadow(other, Some(sample.clone()), now) {
@@ -332,46 +372,45 @@ impl<'v> Running<'v> {
             tie: send.tie.clone(),
             level: chosen.level,
             class: chosen.class,
-            time_left_us: u64::try_from(chosen.plan.deadline.since(now).as_micros()).unwrap_or(u64::MAX),
+            time_left_us: u64::try_from(self.race.plan().deadline.since(now).as_micros()).unwrap_or(u64::MAX),
             operation: chosen.what.clone(),
         }
     }
 
     /// What a piece of mail means for the race.
-    fn open(&mut self, mail: Mail) -> Event {
+    fn open(&mut self, mail: Mail, engine: &mut Engine, now: Moment) -> Event {
         match mail {
-            Mail::Answer { copy, reply, value, received } => self.on_answer(copy, reply, value, received),
+            Mail::Answer { copy, reply, value, received } => self.on_answer((copy, reply, value, received), engine),
             Mail::LinkLost { node, reason } => {
-                let mut own = self.view.own.lock();
                 let copies = self.race.copies().iter().zip(&mut self.copies);
                 for (sent, copy) in copies.filter(|(sent, copy)| sent.replica == node && copy.fate.is_none()) {
                     copy.fate = Some(CopyFate::lost(&reason));
-                    own.engine.copy_gone(node, sent.kind);
+                    engine.copy_gone(node, sent.kind);
                 }
-                own.engine.link_failed(node, clock::now());
+                engine.link_failed(node, now);
                 Event::LinkLost { replica: node }
             }
         }
     }
 
-    fn on_answer(&mut self, index: u16, reply: ReadReply, value: Bytes, received: Moment) -> Event {
+    fn on_answer(&mut self, answer: (u16, ReadReply, Bytes, Moment), engine: &mut Engine) -> Event {
+        let (index, reply, value, received) = answer;
         let copy = CopyIndex(index);
         let answer = self.judge(&reply);
         let sent = self.race.copies().get(usize::from(index)).copied();
         if let (Some(sent), Some(known)) = (sent, self.copies.get_mut(usize::from(index))) {
             let code = reply.outcome.as_ref().err().map(|failure| failure.code);
             known.service = Some(reply.service);
-            let mut own = self.view.own.lock();
             if code.is_none() && !self.chosen.what.is_short() {
                 // How long a page takes says nothing about the node's gets.
                 let Service { node, flags, unhealthy_pairs, .. } = reply.service;
-                own.engine.heard(node, flags, unhealthy_pairs);
+                engine.heard(node, flags, unhealthy_pairs);
             } else {
                 let service = reply.service.of_one(self.chosen.what.gets());
-                own.engine.answered(received.since(known.sent), &service, code, received);
+                engine.answered(received.since(known.sent), &service, code, received);
             }
             if known.fate.is_none() {
-                own.engine.copy_gone(sent.replica, sent.kind);
+                engine.copy_gone(sent.replica, sent.kind);
             }
             known.fate = match (&answer, &reply.outcome) {
                 (Answer::Good, _) => Some(CopyFate::Won),
@@ -408,8 +447,9 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         if !self.settled {
             self.tally().dropped.fetch_add(1, Relaxed);
-            self.feed(Event::Dropped);
-            self.settle();
+            let now = clock::now();
+            self.feed(Event::Dropped, now, self.view.own.lock());
+            self.settle(now);
         }
     }
 }

@@ -37,6 +37,11 @@ impl Table {
         self.peers.get(index)
     }
 
+    /// True if at least one member can be sent to.
+    pub(crate) fn any_link(&self) -> bool {
+        self.peers.iter().any(|peer| peer.links() > 0)
+    }
+
     /// Bits by index in the topology as bits by index among those that can be read from: learners are left out.
     pub(crate) fn pairs_of_replicas(&self, pairs: u64) -> u64 {
         if pairs == 0 {
