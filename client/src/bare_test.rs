@@ -24,12 +24,14 @@ fn cpu() -> Duration {
 async fn bare(client: &Client, number: usize) {
     let now = clock::now();
     let table = client.view.shared().connections().table().clone();
-    let link = table.peers[number % table.peers.len()].link().unwrap();
+    // Spread as the engine's choice is: whom the last one went to changes what the kernel does.
+    let spread = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let link = table.peers[(spread >> 32) as usize % table.peers.len()].link().unwrap();
     let mailbox: Arc<Mailbox> = Arc::default();
     let request = ReadRequest {
         request: RequestId(0),
         shard: SHARD_ZERO,
-        read: ReadId(crate::shared::random_u128()),
+        read: ReadId(u128::from(spread)),
         kind: CopyKind::First,
         tie: None,
         level: ReadLevel::Stale { bound_us: None },
