@@ -10,20 +10,9 @@ use std::str::FromStr;
 use tiedkv_benches::scenes::{BadScene, DEMO, Scene};
 use tiedkv_client::Client;
 
-const EXAMPLES: &str = "\
-Examples:
-  tiedkv demo                                   three servers, five scenes, one table
-  tiedkv demo --keep --scenes none              the quickest way to a cluster; prints its URL
-  tiedkv put --cluster \"$URL\" greeting hello    set a key
-  tiedkv scan --cluster \"$URL\" --prefix user/   keys in order, with their values
-  tiedkv shell --cluster \"$URL\"                 commands without `tiedkv` and --cluster
-
-Exit codes: 0 ok, 1 not found, 2 usage, 3 unavailable, 4 deadline, 5 unknown outcome of a write.
-Environment: TIEDKV_CLUSTER (--cluster), TIEDKV_OUTPUT (-o), TIEDKV_TIED (off, observe, on).";
-
 /// A replicated key-value store that keeps reads fast when its machines are busy.
 #[derive(Debug, Parser)]
-#[command(name = "tiedkv", version, after_help = EXAMPLES, arg_required_else_help = true)]
+#[command(name = "tiedkv", version, override_help = crate::help::SCREEN, arg_required_else_help = true)]
 pub struct Cli {
     /// How results and errors are written: json, table or raw; the default depends on the command
     #[arg(short = 'o', long = "output", value_name = "FORM", global = true, value_enum, env = "TIEDKV_OUTPUT")]

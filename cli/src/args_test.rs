@@ -38,10 +38,3 @@ fn bench_run_takes_one_kind_of_call_or_a_mix() {
     let error = parse(&["--op", "puts"]).unwrap_err().to_string();
     assert!(error.contains("get, multi_get, put or scan"), "{error}");
 }
-
-#[test]
-fn the_help_fits_a_screen_and_shows_examples() {
-    let help = Cli::command().term_width(100).render_long_help().to_string();
-    assert!(help.lines().count() <= 50, "{} lines:\n{help}", help.lines().count());
-    assert!(help.contains("Examples:") && help.contains("Exit codes:"));
-}

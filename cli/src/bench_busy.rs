@@ -64,7 +64,7 @@ pub async fn run(args: &BenchBusy, format: Format) -> Result<End> {
         end = played.all(args.seed) => end.map(|()| End::Ok),
         () = signals.next() => Ok(End::Interrupted),
     };
-    let run = Run::here(std::env::args().skip(1).fold("tiedkv".to_owned(), |all, one| all + " " + &one), args.seed);
+    let run = Run::here(crate::typed().skip(1).fold("tiedkv".to_owned(), |all, one| all + " " + &one), args.seed);
     if !parts.is_empty() {
         document.merge(Document::new(run, played.rows()));
     }

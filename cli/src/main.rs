@@ -25,6 +25,7 @@ mod export;
 mod figures;
 mod get;
 mod health;
+mod help;
 mod import;
 mod incr;
 mod lines;
@@ -53,15 +54,15 @@ mod write;
 
 use args::{Cli, Command, Format};
 use bench_args::Bench;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use outcome::{End, end_of, error_text};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse().map_err(|error| help::name_nearest(error, &Cli::command(), typed())) {
         Ok(cli) => cli,
         // clap prints help by itself, and usage errors unless they are to be JSON: exit code 0 or 2.
-        Err(error) if error.exit_code() == 0 || !asks_for_json(std::env::args()) => error.exit(),
+        Err(error) if error.exit_code() == 0 || !asks_for_json(typed()) => error.exit(),
         Err(error) => {
             let error = outcome::usage(anyhow::anyhow!(error.render().to_string().trim().to_owned()));
             eprintln!("{}", error_text(&error, Some(Format::Json)));
@@ -76,6 +77,11 @@ fn main() -> ExitCode {
             end_of(&error).into()
         }
     }
+}
+
+/// The command line; what is no UTF-8 in it is replaced, for it names no command and no flag.
+fn typed() -> impl Iterator<Item = String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned())
 }
 
 /// Whether the command line, which could not be parsed, or the environment asks for JSON.

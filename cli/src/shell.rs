@@ -6,6 +6,7 @@
 use crate::args::{Cli, Command, Format};
 use crate::args_live::Shell;
 use crate::connect::connect;
+use crate::help::name_nearest;
 use crate::outcome::{End, error_text, usage};
 use crate::recall::Recall;
 use crate::signals::Signals;
@@ -113,7 +114,8 @@ impl Lines<'_> {
             }
             Some(_) => {}
         }
-        let parsed = Cli::try_parse_from(std::iter::once("tiedkv".to_owned()).chain(words));
+        let typed: Vec<String> = std::iter::once("tiedkv".to_owned()).chain(words).collect();
+        let parsed = Cli::try_parse_from(&typed).map_err(|error| name_nearest(error, &Cli::command(), typed));
         let mut cli = match parsed {
             Ok(cli) => cli,
             // Help that was asked for.
