@@ -8,7 +8,8 @@
 
 use crate::clock;
 use crate::storage::expiry::Expiry;
-use crate::storage::spaces::{Spaces, generation_of, ingest};
+use crate::storage::hot_rows::HotRows;
+use crate::storage::spaces::{Spaces, generation_of, ingest, sync_names};
 use crate::storage::state_store::{Mutation, PositionListener, StateStore, StorageError, View};
 use crate::storage::unlocked::Unlocked;
 use crate::storage::view::{FjallView, decode_value, encode_stored, encode_value, engine_error};
@@ -16,7 +17,6 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use parking_lot::{Mutex, RwLock};
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +41,8 @@ const AT_WORK_FOR: Duration = Duration::from_millis(250);
 pub struct StoreSettings {
     /// Block cache, bytes; default 8 MiB.
     pub cache_bytes: u64,
+    /// Rows read lately that are found without the engine, bytes; default 4 MiB, 0: none.
+    pub rows_bytes: u64,
     /// Memtable of the data, bytes; default 4 MiB. Up to four sealed ones may wait to be written.
     pub memtable_bytes: u64,
     /// Cap of the engine's journals, bytes, at least 64 MiB (default).
@@ -49,7 +51,7 @@ pub struct StoreSettings {
 
 impl Default for StoreSettings {
     fn default() -> Self {
-        Self { cache_bytes: 8 << 20, memtable_bytes: 4 << 20, journal_bytes: 64 << 20 }
+        Self { cache_bytes: 8 << 20, rows_bytes: 4 << 20, memtable_bytes: 4 << 20, journal_bytes: 64 << 20 }
     }
 }
 
@@ -138,6 +140,7 @@ pub struct FjallStore {
     folder: PathBuf,
     database: Database,
     meta: Keyspace,
+    rows: Arc<HotRows>,
     writing: Mutex<Writing>,
     view: ArcSwap<FjallView>,
     listeners: RwLock<Vec<Arc<dyn PositionListener>>>,
@@ -179,12 +182,14 @@ impl FjallStore {
         }
         let spaces = Spaces::open(&database, meta.generation, &settings)?;
         sync_names(folder)?;
-        let view = publishable(&database, &spaces, &meta);
+        let rows = Arc::new(HotRows::new(settings.rows_bytes));
+        let view = publishable(&database, &spaces, &rows, &meta);
         let swept = deleted(&view)?;
         Ok(Self {
             folder: folder.to_owned(),
             database,
             meta: meta_keyspace,
+            rows,
             writing: Mutex::new(Writing { meta, spaces, swept, at_work_until: Moment(0) }),
             view: ArcSwap::from_pointee(view),
             listeners: RwLock::new(Vec::new()),
@@ -207,7 +212,7 @@ impl FjallStore {
         if view.position == writing.meta.position && view.generation == writing.meta.generation {
             return view;
         }
-        Arc::new(publishable(&self.database, &writing.spaces, &writing.meta))
+        Arc::new(publishable(&self.database, &writing.spaces, &self.rows, &writing.meta))
     }
 
     /// Makes one commit atomically, then publishes a view of it and tells the listeners.
@@ -226,6 +231,7 @@ impl FjallStore {
         };
         let mut batch = self.database.batch();
         for (version, mutation) in commit.mutations {
+            self.rows.changes(mutation.key(), commit.position);
             match mutation {
                 Mutation::Put { key, value } => {
                     batch.insert(&writing.spaces.data, key.as_ref(), encode_value(*version, value))
@@ -315,7 +321,7 @@ impl FjallStore {
     }
 
     fn publish_now(&self, writing: &mut Writing) {
-        let mut view = publishable(&self.database, &writing.spaces, &writing.meta);
+        let mut view = publishable(&self.database, &writing.spaces, &self.rows, &writing.meta);
         if self.engine_at_work(writing) {
             let until = clock::now() + UNLOCKED_FOR;
             view.unlocked = Unlocked::pin(&self.database, &writing.spaces.data, view.snapshot.seqno(), until);
@@ -443,7 +449,7 @@ impl Install {
         batch.insert(&store.meta, META_KEY, meta.encode());
         batch.commit().map_err(|error| store.latch(engine_error(error)))?;
         self.flipped = true;
-        let swept = deleted(&publishable(&store.database, &self.spaces, &meta))?;
+        let swept = deleted(&publishable(&store.database, &self.spaces, &store.rows, &meta))?;
         let old = std::mem::replace(
             &mut *writing,
             Writing { meta, spaces: self.spaces.clone(), swept, at_work_until: Moment(0) },
@@ -472,23 +478,18 @@ fn deleted(view: &FjallView) -> Result<u64, StorageError> {
     Ok(position.map_or(view.forgotten.0, |first| first.saturating_sub(1)))
 }
 
-fn publishable(database: &Database, spaces: &Spaces, meta: &Meta) -> FjallView {
+fn publishable(database: &Database, spaces: &Spaces, rows: &Arc<HotRows>, meta: &Meta) -> FjallView {
     FjallView {
         snapshot: database.snapshot(),
         unlocked: None,
         spaces: spaces.clone(),
+        rows: rows.clone(),
         position: meta.position,
         stamp_ms: meta.stamp_ms,
         generation: meta.generation,
         note: meta.note.clone(),
         forgotten: meta.forgotten,
     }
-}
-
-/// The engine syncs what is in the folder of a new keyspace, not that the folder is there.
-fn sync_names(folder: &Path) -> Result<(), StorageError> {
-    let synced = File::open(folder.join("keyspaces")).and_then(|names| names.sync_all());
-    synced.map_err(|error| engine_error(error.into()))
 }
 
 #[cfg(test)]

@@ -117,6 +117,41 @@ fn readers_never_see_half_a_batch_nor_another_position() {
 }
 
 #[test]
+fn rows_read_lately_never_disagree_with_the_position_of_the_view() {
+    const KEYS: u64 = 3;
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let last = 3_000;
+    std::thread::scope(|scope| {
+        for reader in 0..2 {
+            let store = &store;
+            scope.spawn(move || {
+                // One of them goes on from a view for long, so that what it reads is old news to the other.
+                let every = if reader == 0 { 1 } else { 40 };
+                loop {
+                    let view = store.current();
+                    let position = view.position().0;
+                    for round in 0..every * KEYS {
+                        let key = round % KEYS;
+                        // Each write changes one key: at this position it was changed last then.
+                        let behind = (position + KEYS - key) % KEYS;
+                        let want = position.checked_sub(behind).filter(|version| *version > 0);
+                        let stored = view.get(format!("k{key}").as_bytes()).unwrap();
+                        assert_eq!(stored.map(|stored| stored.version.0), want, "k{key} at {position}");
+                    }
+                    if position == last {
+                        return;
+                    }
+                }
+            });
+        }
+        for position in 1..=last {
+            commit(&store, position, &[put(&format!("k{}", position % KEYS), "v")]);
+        }
+    });
+}
+
+#[test]
 fn an_install_replaces_everything_at_once_and_old_views_go_on() {
     let folder = tempfile::tempdir().unwrap();
     {
@@ -304,7 +339,7 @@ fn reads_go_on_while_the_engine_makes_its_tables_durable() {
     let (view, data) = {
         let writing = store.writing.lock();
         let pin = |until| {
-            let mut view = publishable(&store.database, &writing.spaces, &writing.meta);
+            let mut view = publishable(&store.database, &writing.spaces, &store.rows, &writing.meta);
             view.unlocked = Unlocked::pin(&store.database, &writing.spaces.data, view.snapshot.seqno(), until);
             view
         };

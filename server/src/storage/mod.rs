@@ -5,6 +5,7 @@ pub mod device;
 pub mod disturbance;
 pub mod expiry;
 pub mod fjall_store;
+mod hot_rows;
 pub mod key;
 pub mod memory;
 pub mod ordered_map;

@@ -7,6 +7,8 @@ use bytes::Bytes;
 use fjall::compaction::Leveled;
 use fjall::config::FilterPolicy;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions};
+use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
 
 const NAMES: [&str; 3] = ["data-", "outcomes-", "expiry-"];
@@ -62,6 +64,15 @@ impl Spaces {
 /// The generation that a keyspace belongs to.
 pub(super) fn generation_of(name: &str) -> Option<u64> {
     NAMES.iter().find_map(|prefix| name.strip_prefix(prefix))?.parse().ok()
+}
+
+/// The engine syncs what is in the folder of a new keyspace, not that the folder is there.
+///
+/// # Errors
+/// When it cannot.
+pub(super) fn sync_names(folder: &Path) -> Result<(), StorageError> {
+    let synced = File::open(folder.join("keyspaces")).and_then(|names| names.sync_all());
+    synced.map_err(|error| engine_error(error.into()))
 }
 
 /// Fills an empty keyspace in ascending order of key.

@@ -4,6 +4,7 @@
 //! items of a batch; only views are read (a lint forbids the other).
 
 use crate::storage::expiry::Expiry;
+use crate::storage::hot_rows::{AsOf, HotRows};
 use crate::storage::scan::{KeyRange, SeenRow};
 use crate::storage::spaces::Spaces;
 use crate::storage::state_store::{StorageError, Stored, View};
@@ -11,6 +12,7 @@ use crate::storage::unlocked::{Bounds, Rows, Unlocked};
 use bytes::Bytes;
 use fjall::{Readable, Slice, Snapshot};
 use std::ops::{Bound, RangeInclusive};
+use std::sync::Arc;
 use tiedkv_protocol::ids::{Position, Version};
 
 /// Version of the bytes of a value on disk.
@@ -26,6 +28,7 @@ pub struct FjallView {
     /// The values, to be read without the engine's lock: while it writes tables, or soon will.
     pub(super) unlocked: Option<Unlocked>,
     pub(super) spaces: Spaces,
+    pub(super) rows: Arc<HotRows>,
     pub(super) position: Position,
     pub(super) stamp_ms: u64,
     pub(super) generation: u64,
@@ -114,7 +117,15 @@ impl View for FjallView {
     }
 
     fn get(&self, key: &[u8]) -> Result<Option<Stored>, StorageError> {
-        Ok(self.stored(key)?.filter(|stored| stored.alive(self.stamp_ms)))
+        let as_of = AsOf { generation: self.generation, position: self.position };
+        let mut found = self.rows.get(key, as_of);
+        if found.is_none() {
+            found = self.stored(key)?;
+            if let Some(stored) = &found {
+                self.rows.keep(key, stored, as_of);
+            }
+        }
+        Ok(found.filter(|stored| stored.alive(self.stamp_ms)))
     }
 
     fn scan(&self, range: KeyRange<'_>, look: &mut dyn FnMut(SeenRow<'_>) -> bool) -> Result<(), StorageError> {
