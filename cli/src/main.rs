@@ -26,6 +26,7 @@ mod figures;
 mod get;
 mod health;
 mod help;
+mod huge_pages;
 mod import;
 mod incr;
 mod lines;
@@ -57,6 +58,9 @@ use bench_args::Bench;
 use clap::{CommandFactory, Parser};
 use outcome::{End, end_of, error_text};
 use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: huge_pages::HugePages = huge_pages::HugePages;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse().map_err(|error| help::name_nearest(error, &Cli::command(), typed())) {
