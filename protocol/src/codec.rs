@@ -90,9 +90,17 @@ pub fn decode_first<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 /// # Errors
 /// When the encoded form is over 64 MiB.
 pub fn encode_large<T: Serialize>(message: &T) -> Result<Vec<u8>, CodecError> {
-    match bincode::serde::encode_to_vec(message, LARGE) {
-        Ok(bytes) if bytes.len() <= LARGE_BYTES_MAX => Ok(bytes),
-        Ok(bytes) => Err(over(bytes.len(), LARGE_BYTES_MAX)),
+    encode_large_after(Vec::new(), message)
+}
+
+/// As [`encode_large`], behind what `bytes` holds: a large message is not copied to stand there.
+///
+/// # Errors
+/// As [`encode_large`]; what `bytes` held counts for the bound.
+pub fn encode_large_after<T: Serialize>(mut bytes: Vec<u8>, message: &T) -> Result<Vec<u8>, CodecError> {
+    match bincode::serde::encode_into_std_write(message, &mut bytes, LARGE) {
+        Ok(_) if bytes.len() <= LARGE_BYTES_MAX => Ok(bytes),
+        Ok(_) => Err(over(bytes.len(), LARGE_BYTES_MAX)),
         Err(error) => Err(CodecError::Encode(error.to_string())),
     }
 }

@@ -9,6 +9,9 @@ use tiedkv_protocol::codec;
 /// Longest message between peers: a few entries of the largest value.
 pub const MESSAGE_BYTES_MAX: usize = 48 * 1024 * 1024;
 
+/// Of what a length claims, so much memory is taken before anything came.
+const CLAIMED_BYTES_MAX: usize = 64 * 1024;
+
 /// Why a stream between peers cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
@@ -52,8 +55,12 @@ pub async fn read_bytes(stream: &mut RecvStream, bytes_max: usize) -> Result<Opt
     if length > bytes_max {
         return Err(StreamError::Message(format!("{length} bytes claimed; the bound is {bytes_max}")));
     }
-    let mut body = Vec::with_capacity(length.min(64 * 1024));
+    let mut body = Vec::with_capacity(length.min(CLAIMED_BYTES_MAX));
     while body.len() < length {
+        // What was claimed is believed once this much of it came: then it is one large buffer, not one after another.
+        if body.len() >= CLAIMED_BYTES_MAX {
+            body.reserve_exact(length - body.len());
+        }
         match stream.read_chunk(length - body.len(), true).await {
             Ok(Some(chunk)) => body.extend_from_slice(&chunk.bytes),
             Ok(None) => return Err(StreamError::Lost("ended within a message".to_owned())),

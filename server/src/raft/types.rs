@@ -327,14 +327,11 @@ pub fn encode_payload(payload: &Payload) -> io::Result<Vec<u8>> {
         Payload::Normal(command) => PayloadRef::Normal(command),
         Payload::Membership(membership) => PayloadRef::Membership(membership),
     };
-    let body = codec::encode_large(&message).map_err(io::Error::other)?;
-    let mut bytes = Vec::with_capacity(1 + body.len());
-    bytes.push(match payload {
+    let format = match payload {
         Payload::Normal(command) => command.change.format(),
         Payload::Blank | Payload::Membership(_) => ENTRY_FORMAT_OLDEST,
-    });
-    bytes.extend_from_slice(&body);
-    Ok(bytes)
+    };
+    codec::encode_large_after(vec![format], &message).map_err(io::Error::other)
 }
 
 /// The payload of bytes.
