@@ -15,6 +15,7 @@ criterion_group!(
     lane::push_pop_withdraw,
     recent_ties::file_and_look_up,
     state_word::start_and_finish,
+    state_word::withdraw,
     estimator::record_and_quantile
 );
 criterion_main!(rooms);

@@ -13,3 +13,13 @@ pub fn start_and_finish(criterion: &mut Criterion) {
         });
     });
 }
+
+/// Queued -> withdrawn.
+pub fn withdraw(criterion: &mut Criterion) {
+    criterion.bench_function("word/withdraw", |bench| {
+        bench.iter(|| {
+            let state: CopyState = CopyState::default();
+            state.step(Phase::withdraw)
+        });
+    });
+}

@@ -23,10 +23,36 @@ pub fn run(args: &Completions) -> Result<End> {
 /// # Errors
 /// When standard output is closed.
 pub fn man() -> Result<End> {
-    let mut page = Vec::new();
-    clap_mangen::Man::new(Cli::command()).render(&mut page).context("the man page")?;
-    output::bytes(&page)?;
+    output::bytes(page().context("the man page")?.as_bytes())?;
     Ok(End::Ok)
+}
+
+/// One page: the program, then every command with its flags and examples.
+fn page() -> std::io::Result<String> {
+    let mut command = Cli::command();
+    command.build();
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command.clone()).render(&mut page)?;
+    let mut page = String::from_utf8_lossy(&page).into_owned();
+    add_commands(&command, "tiedkv", &mut page)?;
+    Ok(page)
+}
+
+fn add_commands(command: &clap::Command, path: &str, page: &mut String) -> std::io::Result<()> {
+    for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
+        let path = format!("{path} {}", inner.get_name());
+        let man = clap_mangen::Man::new(inner.clone());
+        let mut part = Vec::new();
+        man.render_synopsis_section(&mut part)?;
+        man.render_description_section(&mut part)?;
+        man.render_options_section(&mut part)?;
+        man.render_extra_section(&mut part)?;
+        // Its sections stand one below that of the command.
+        let part = String::from_utf8_lossy(&part).replace(".SH ", ".SS ");
+        page.push_str(&format!(".SH \"{}\"\n{part}", path.to_uppercase()));
+        add_commands(inner, &path, page)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -41,9 +67,9 @@ mod tests {
             let script = String::from_utf8(script).unwrap();
             assert!(script.contains("keys-only") && script.contains("export"), "{shell}");
         }
-        let mut page = Vec::new();
-        clap_mangen::Man::new(Cli::command()).render(&mut page).unwrap();
-        let page = String::from_utf8(page).unwrap();
-        assert!(page.contains("tiedkv") && page.contains("import"));
+        let page = page().unwrap();
+        for part in ["TIEDKV IMPORT", "TIEDKV BENCH BUSY", "keys\\-only", "Exit codes", "NO_COLOR", "tiedkv scan"] {
+            assert!(page.contains(part), "{part}");
+        }
     }
 }

@@ -22,8 +22,8 @@ pub fn unescape(text: &str) -> Result<Bytes, BadEscape> {
             Some(b'n') => (b'\n', 1),
             Some(b'r') => (b'\r', 1),
             Some(b't') => (b'\t', 1),
-            Some(b'x') => match escape.get(1..3).map(|digits| u8::from_str_radix(digits, 16)) {
-                Some(Ok(byte)) => (byte, 3),
+            Some(b'x') => match escape.get(1..3).and_then(hex) {
+                Some(byte) => (byte, 3),
                 _ => return Err(BadEscape(escape.chars().take(3).collect())),
             },
             _ => return Err(BadEscape(escape.chars().take(1).collect())),
@@ -35,9 +35,20 @@ pub fn unescape(text: &str) -> Result<Bytes, BadEscape> {
     Ok(Bytes::from(bytes))
 }
 
-/// The text that stands for some bytes; [`unescape`] gives them back.
+/// The byte of two hex digits; a number that Rust would take with a sign is none.
+fn hex(digits: &str) -> Option<u8> {
+    digits.bytes().all(|digit| digit.is_ascii_hexdigit()).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
+}
+
+/// The text that stands for some bytes; [`unescape`] gives them back. Between single quotes it can be pasted into any
+/// shell, ours too: no single quote stands in it, and it does not begin like a flag.
 pub fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
+    let (first, bytes) = match bytes.split_first() {
+        Some((b'-', rest)) => ("\\x2d", rest),
+        _ => ("", bytes),
+    };
+    text.push_str(first);
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
             match c {
@@ -45,6 +56,7 @@ pub fn escape(bytes: &[u8]) -> String {
                 '\n' => text.push_str("\\n"),
                 '\r' => text.push_str("\\r"),
                 '\t' => text.push_str("\\t"),
+                '\'' => text.push_str("\\x27"),
                 c if c.is_control() => {
                     c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
                 }
@@ -83,7 +95,10 @@ mod tests {
         ) {
             let escaped = escape(&bytes);
             prop_assert!(escaped.chars().all(|c| !c.is_control()), "{escaped:?}");
-            prop_assert_eq!(unescape(&escaped).unwrap(), bytes);
+            prop_assert_eq!(unescape(&escaped).unwrap(), bytes.clone());
+            let pasted = crate::words::split(&format!("put '{escaped}' v")).unwrap();
+            prop_assert_eq!(&pasted[1], &escaped);
+            prop_assert!(!escaped.starts_with('-'));
             if let Ok(bytes) = unescape(&text) {
                 prop_assert_eq!(unescape(&escape(&bytes)).unwrap(), bytes);
             }
@@ -92,7 +107,7 @@ mod tests {
 
     #[test]
     fn wrong_escapes_are_named() {
-        for text in ["\\", "\\q", "\\x1", "\\xzz", "\\x\u{e9}1"] {
+        for text in ["\\", "\\q", "\\x1", "\\xzz", "\\x+f", "\\x-1", "\\x\u{e9}1"] {
             assert!(unescape(text).is_err(), "{text}");
         }
         assert!(unescape("\\q").unwrap_err().to_string().contains("`\\q`"));

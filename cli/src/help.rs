@@ -27,9 +27,16 @@ Examples:
   tiedkv scan --cluster \"$URL\" --prefix user/   keys in order, with their values
   tiedkv shell --cluster \"$URL\"                 type commands, without --cluster
 
-Exit codes: 0 ok, 1 not found, 2 usage, 3 unavailable, 4 deadline,
-            5 unknown outcome of a write
+Exit codes: 0 ok, 1 not found, 2 usage, 3 unavailable, 4 deadline, 5 unknown
+            outcome of a write, 6 bench --quick: latencies only, 130 interrupted
 Environment: TIEDKV_CLUSTER (--cluster), TIEDKV_OUTPUT (-o), TIEDKV_TIED";
+
+/// What the man page says behind the commands.
+pub const AFTER: &str = "\
+Exit codes: 0 ok; 1 not found, or what was to be checked does not hold; 2 usage; 3 unavailable; 4 deadline; 5 unknown
+outcome of a write; 6 bench busy --quick: only relations of latencies do not hold; 130 interrupted.
+
+Environment: TIEDKV_CLUSTER (--cluster), TIEDKV_OUTPUT (-o), TIEDKV_TIED (off, observe, on), NO_COLOR.";
 
 /// Names the command nearest to one that does not exist, by letters changed, left out, added or swapped. `words`: what
 /// was typed, with or without the name of the program.
@@ -44,10 +51,12 @@ pub fn name_nearest(
         // Of the commands that may stand in its place: `bench` has commands of its own.
         let before = words.into_iter().take_while(|word| word != typed);
         let level = before.fold(command, |level, word| level.find_subcommand(word).unwrap_or(level));
-        let names = level.get_subcommands().map(clap::Command::get_name);
+        // clap adds `help` itself, later; of equally near ones it is the harmless one.
+        let names = ["help"].into_iter().chain(level.get_subcommands().map(clap::Command::get_name));
         let by_distance = names.map(|name| (strsim::osa_distance(name, typed), name));
         // Further away it is no misspelling.
-        if let Some((_, name)) = by_distance.min().filter(|(distance, _)| *distance <= 2) {
+        let near = |(distance, _): &(usize, &str)| *distance <= 2 && *distance < typed.chars().count();
+        if let Some((_, name)) = by_distance.min_by_key(|(distance, _)| *distance).filter(near) {
             let nearest = ContextValue::Strings(vec![name.to_owned()]);
             error.insert(ContextKind::SuggestedSubcommand, nearest);
         }
@@ -82,8 +91,14 @@ mod tests {
             let error = Cli::try_parse_from(&words).unwrap_err();
             name_nearest(error, &Cli::command(), words).to_string()
         };
-        let cases =
-            [("gte", "get"), ("mgte", "mget"), ("statsu", "status"), ("expotr", "export"), ("bench bysu", "busy")];
+        let cases = [
+            ("gte", "get"),
+            ("mgte", "mget"),
+            ("statsu", "status"),
+            ("expotr", "export"),
+            ("bench bysu", "busy"),
+            ("hel", "help"),
+        ];
         for (typed, meant) in cases {
             assert!(told(typed).contains(&format!("'{meant}'")), "{typed}: {}", told(typed));
         }

@@ -1,8 +1,9 @@
 //! The allocator of the program: the system's, which is told to back large buffers with huge pages.
 //!
 //! A value of 8 MiB is copied several times on its way through a node, each time into a buffer fresh from the kernel.
-//! In pages of 4 KiB that is two thousand faults per copy, more than the copying itself. Smaller requests go to the
-//! system's allocator as they are; memory is given back as before.
+//! In pages of 4 KiB that is two thousand faults per copy, more than the copying itself. The kernel may have to make room
+//! for a huge page first, which only the thread that uses the buffer waits for. Smaller requests go to the system's
+//! allocator as they are; memory is given back as before.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_void;
@@ -49,14 +50,13 @@ fn advised(pointer: *mut u8, bytes: usize) -> *mut u8 {
 
 #[cold]
 fn advise(pointer: *mut u8, bytes: usize) {
-    let (from, to) =
-        (pointer.addr().next_multiple_of(PAGE_BYTES), (pointer.addr() + bytes) / PAGE_BYTES * PAGE_BYTES);
-    if from < to {
-        // SAFETY: the pages from `from` to `to` lie wholly within one allocation that is not free, so they are mapped;
-        // this advice only says how the kernel is to back them and leaves what is in them (madvise(2)). That it cannot
-        // be followed is no error for anybody.
-        unsafe { libc::madvise(pointer.with_addr(from).cast::<c_void>(), to - from, libc::MADV_HUGEPAGE) };
-    }
+    // Whole pages: so a buffer that has a mapping of its own keeps it in one piece.
+    let from = pointer.addr() / PAGE_BYTES * PAGE_BYTES;
+    let length = (pointer.addr() + bytes).next_multiple_of(PAGE_BYTES) - from;
+    // SAFETY: each page of the range holds a byte of an allocation that is not free, so it is mapped; this advice only
+    // says how the kernel is to back the pages and leaves what is in them, whoever's it is (madvise(2)). That it cannot
+    // be followed is no error for anybody.
+    unsafe { libc::madvise(pointer.with_addr(from).cast::<c_void>(), length, libc::MADV_HUGEPAGE) };
 }
 
 #[cfg(test)]

@@ -149,7 +149,8 @@ fn start_log() {
     let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,openraft=warn,quinn=warn"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // Fails only if a log was set up already.
-    let _ = log.with_ansi(std::io::stderr().is_terminal()).try_init();
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let _ = log.with_ansi(std::io::stderr().is_terminal() && !plain).try_init();
 }
 
 fn config(args: &Start) -> Result<Config, ConfigError> {

@@ -160,6 +160,22 @@ impl Client {
         self.own().put_if_absent(key, value, WriteOptions::default()).await
     }
 
+    /// [`Client::put_if_absent`] with choices of its own.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// As there.
+    pub async fn put_if_absent_with(
+        &self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+        options: WriteOptions,
+    ) -> Result<Conditional, Error> {
+        self.own().put_if_absent(key, value, options).await
+    }
+
     /// [`View::delete_if`] in this client's own session.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 use crate::engine::EngineSettings;
 use crate::gate::GateSettings;
 use crate::nearest::nearest;
+use crate::operation::{LevelName, Operation, Sort, SortName};
 use crate::options::{Level, parse_class, parse_policy, parse_span};
 use crate::policy::{PolicyTable, ReadPolicy};
 use crate::select::Choice;
@@ -265,8 +266,17 @@ impl Config {
             "hold_out" => self.engine.hold_out = parse_share("hold_out", value)?,
             "tied_file" => self.tied_file = Some(PathBuf::from(unescape("tied_file", value)?)),
             _ if name.starts_with("policy.") => {
-                let sort = name["policy.".len()..].parse().map_err(|error| wrong("policy.OPERATION", error))?;
-                self.policies.set(sort, parse_policy(value).map_err(|error| wrong("policy.OPERATION", error))?);
+                let sort: SortName =
+                    name["policy.".len()..].parse().map_err(|error| wrong("policy.OPERATION", error))?;
+                let policy = parse_policy(value).map_err(|error| wrong("policy.OPERATION", error))?;
+                if sort.operation == Operation::Scan && policy != policy.without_extras() {
+                    let right = policy.without_extras();
+                    let reason = format!(
+                        "a page of a scan takes as long as it has rows: no hedge or rescue would know its time; `{name}={right}` has an effect"
+                    );
+                    return Err(wrong("policy.OPERATION", reason));
+                }
+                self.policies.set(sort, policy);
             }
             _ => {
                 return Err(ConfigError::UnknownSetting {
@@ -282,15 +292,24 @@ impl Config {
     fn check_effects(&self, given: &[&str]) -> Result<(), ConfigError> {
         let any = |has: fn(ReadPolicy) -> bool| self.policies.all(self.policy).any(has);
         let tied = any(|policy| policy.width() > 1);
+        // Scans have neither hedges nor rescues.
+        let sorts = [Operation::Get, Operation::MultiGet]
+            .into_iter()
+            .flat_map(|operation| LevelName::ALL.into_iter().map(move |level| Sort { operation, level }));
+        let (mut hedges, mut rescues) = (false, false);
+        for policy in sorts.map(|sort| self.policies.of(sort, self.policy)) {
+            hedges |= policy.hedge();
+            rescues |= policy.rescue;
+        }
         let rules: [(&'static str, bool, &str); 6] = [
-            ("hedge", any(ReadPolicy::hedge), "no policy of this client hedges"),
-            ("rescue", any(|policy| policy.rescue), "no policy of this client has +rescue"),
+            ("hedge", hedges, "no policy of this client hedges"),
+            ("rescue", rescues, "no policy of this client has +rescue"),
             ("tie_floor", tied, "no policy of this client ties"),
             ("tie_cap", tied, "no policy of this client ties"),
             ("gate", tied, "it judges ties, and no policy of this client ties"),
             (
                 "hold_out",
-                (tied || any(ReadPolicy::hedge)) && self.engine.gate.is_some(),
+                (tied || hedges) && self.engine.gate.is_some(),
                 "it holds out reads that are judged: needs a policy that ties or hedges, and gate=on",
             ),
         ];
@@ -376,7 +395,10 @@ fn parse_choice(value: &str) -> Result<Choice, ConfigError> {
         "random" => Ok(Choice::Random),
         "p2c" => Ok(Choice::PowerOfTwo),
         "c3" => Ok(Choice::C3),
-        _ => Err(wrong("choice", format!("`{value}` is none of `random`, `p2c`, `c3`"))),
+        _ => {
+            let near = nearest(value, &["random", "p2c", "c3"]);
+            Err(wrong("choice", format!("`{value}` is none of `random`, `p2c`, `c3`; did you mean `{near}`?")))
+        }
     }
 }
 
@@ -388,7 +410,10 @@ fn parse_switch(name: &'static str, value: &str) -> Result<bool, ConfigError> {
     match value {
         "on" => Ok(true),
         "off" => Ok(false),
-        _ => Err(wrong(name, format!("`{value}` is neither `on` nor `off`"))),
+        _ => {
+            let near = nearest(value, &["on", "off"]);
+            Err(wrong(name, format!("`{value}` is neither `on` nor `off`; did you mean `{near}`?")))
+        }
     }
 }
 
@@ -438,7 +463,10 @@ fn unescape(name: &'static str, value: &str) -> Result<String, ConfigError> {
     let mut at = 0;
     while at < bytes.len() {
         if bytes[at] == b'%' {
-            let digits = value.get(at + 1..at + 3).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+            // Rust takes a sign for a part of a number.
+            let hex = |digits: &&str| digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+            let digits = value.get(at + 1..at + 3).filter(hex);
+            let digits = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
             out.push(digits.ok_or_else(|| wrong(name, "a `%` is followed by two hex digits (`%25` for itself)"))?);
             at += 3;
         } else {

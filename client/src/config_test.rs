@@ -47,6 +47,7 @@ fn wrong_parts_are_named() {
     assert!(error("tiedkv://a:1/?certs=d&certs=e").contains("stands twice"));
     assert!(error("tiedkv://a:1/?policy=tied2").contains("`certs`: missing"));
     assert!(error("tiedkv://a:1/?certs=%zz").contains("two hex digits"));
+    assert!(error("tiedkv://a:1/?certs=%+f").contains("two hex digits"));
     assert!(error("tiedkv://a:1/?certs=d&deadline=2000s").contains("within 1us and 60s"));
     assert!(error("tiedkv://a:1/?certs=d&tie_floor=2ms&tie_cap=1ms").contains("2ms is over tie_cap = 1ms"));
     assert!(error("tiedkv://a:1/?certs=d&connections=0").contains("not within 1 and 16"));
@@ -55,12 +56,12 @@ fn wrong_parts_are_named() {
 
 #[test]
 fn policies_of_operations_and_levels_are_read_and_writes_are_refused() {
-    let url =
-        "tiedkv://a:1/?certs=d&policy=tied3&policy.scan=untied&policy.scan.stale=hedged+rescue&hedge=p90&choice=c3";
+    let url = "tiedkv://a:1/?certs=d&policy=tied3&policy.scan=untied&policy.get.stale=hedged+rescue&policy.scan.stale=tied2&hedge=p90&choice=c3";
     let config = Config::from_url(url).expect("a right string");
     let sort = |operation, level| config.policies.of(crate::operation::Sort { operation, level }, config.policy);
     use crate::operation::{LevelName, Operation};
-    assert_eq!(sort(Operation::Scan, LevelName::Stale), ReadPolicy::HEDGED.with_rescue());
+    assert_eq!(sort(Operation::Get, LevelName::Stale), ReadPolicy::HEDGED.with_rescue());
+    assert_eq!(sort(Operation::Scan, LevelName::Stale), ReadPolicy::TIED2);
     assert_eq!(sort(Operation::Scan, LevelName::Session), ReadPolicy::UNTIED);
     assert_eq!(sort(Operation::Get, LevelName::Session), ReadPolicy::TIED3);
     assert!((config.engine.latency.hedge_quantile - 0.9).abs() < 1e-9);
@@ -81,6 +82,9 @@ fn a_setting_that_can_have_no_effect_says_why() {
     assert!(with("policy=hedged&hedge=0ms").contains("sends every read twice"));
     assert!(with("budget=2").contains("no share"));
     assert!(with("choice=fastest").contains("none of `random`"));
+    assert!(with("choice=p2").contains("did you mean `p2c`"));
+    assert!(with("policy.scan=hedged").contains("`policy.scan=untied` has an effect"));
+    assert!(with("policy.scan.stale=tied2+rescue").contains("`policy.scan.stale=tied2` has an effect"));
     assert!(Config::from_url("tiedkv://a:1/?certs=d&policy.multi_get=hedged&hedge=20ms").is_ok());
 }
 

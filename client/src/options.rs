@@ -156,7 +156,8 @@ pub struct ReadOptions {
     pub class: Option<Class>,
     /// For session reads: not before this, in addition to what the session has seen.
     pub token: Option<PositionToken>,
-    /// Ask this node and no other, with one copy: for looking at a replica. `None`: whoever serves best.
+    /// Ask this node and no other, with one copy, whatever the policy: for looking at a replica. `None`: whoever serves
+    /// best.
     pub node: Option<NodeId>,
     /// When the caller meant to send (open-loop load); client wait is counted from here.
     pub planned: Option<Moment>,

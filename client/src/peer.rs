@@ -5,7 +5,8 @@ use crate::pace::Pace;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use std::time::Duration;
 use tiedkv_protocol::hello::Member;
 use tiedkv_protocol::ids::NodeId;
@@ -78,7 +79,7 @@ impl Peer {
 
     /// How many links are up.
     pub(crate) fn links(&self) -> usize {
-        self.up.load(Relaxed)
+        self.up.load(Acquire)
     }
 
     pub(crate) fn link_up(&self, link: &Arc<Link>) {
@@ -96,8 +97,10 @@ impl Peer {
         let _one_after_another = self.changing.lock();
         let mut links = Vec::clone(&self.links.load());
         change(&mut links);
-        self.up.store(links.len(), Relaxed);
+        // The links first: who sees that there is one finds it.
+        let up = links.len();
         self.links.store(Arc::new(links));
+        self.up.store(up, Release);
     }
 
     /// Closes every link with a reason.

@@ -168,6 +168,8 @@ impl<'v> Running<'v> {
     fn begin(view: &'v Arc<ViewInner>, wish: Wish<'_>, deadline: Duration, planned: Moment, now: Moment) -> Self {
         let mut own = view.own.lock();
         let (chosen, plan) = choose(view, &mut own, wish, now);
+        // The delay of a tie is counted from when its first copy leaves.
+        let now = if plan.width > 1 { clock::now() } else { now };
         let mut running = Self::new(view, chosen, plan, deadline, planned, now);
         running.feed(Event::Begin, now, own);
         running.send_shadow(now);
@@ -221,12 +223,16 @@ impl<'v> Running<'v> {
             self.feed(event, now, own);
             return Poll::Ready(now);
         }
-        // Right after an event its look at the clock serves: an alarm that is due by now fires at once.
-        let now = self.looked.take().unwrap_or_else(clock::now);
+        // Right after an event its look at the clock serves.
+        let mut now = self.looked.take().unwrap_or_else(clock::now);
         if self.sample_at.is_some_and(|at| now >= at) {
             self.send_sample(now);
         }
         let Some((timer, at)) = self.race.next_due() else { return Poll::Pending };
+        if timer == Timer::NextCopy {
+            // Some tens of microseconds away: choosing and sending may have taken that.
+            now = clock::now();
+        }
         let wake_at = if timer == Timer::NextCopy { self.copy_alarm(at, now) } else { at };
         if now < wake_at {
             self.alarm.set(self.sample_at.map_or(wake_at, |sample| sample.min(wake_at)), context.waker());

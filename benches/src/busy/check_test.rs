@@ -55,6 +55,42 @@ fn what_was_not_played_is_not_asked_for() {
 }
 
 #[test]
+fn processor_time_is_broken_only_beyond_its_interval_over_repeats() {
+    let of = |policy: &str, repeats: [f64; 5]| BusyRow {
+        cpu_us_per_read: repeats.iter().sum::<f64>() / 5.0,
+        cpu_us_of_repeats: repeats.to_vec(),
+        ..row("busy", policy, 10_000, [9_000, 11_000])
+    };
+    let verdict_of = |repeats: [f64; 5]| {
+        let rows = vec![of("untied", [100.0, 102.0, 98.0, 100.0, 100.0]), of("tied2", repeats)];
+        verdict(rows, "busy tied2 processor time")
+    };
+    assert_eq!(verdict_of([150.0, 155.0, 149.0, 151.0, 150.0]), Verdict::Ok);
+    assert_eq!(verdict_of([150.0, 180.0, 155.0, 175.0, 150.0]), Verdict::Unclear);
+    assert_eq!(verdict_of([170.0, 173.0, 168.0, 171.0, 169.0]), Verdict::Broken);
+}
+
+#[test]
+fn in_memory_the_default_keeps_the_rate_and_the_p50_by_its_interval() {
+    let of = |policy: &str, (p50, interval): (u64, [u64; 2]), reads: u64, repeats: u32| BusyRow {
+        p50_us: Some(p50),
+        p50_interval_us: Some(interval),
+        reads,
+        repeats,
+        ..row("in-memory", policy, 900, [800, 1_000])
+    };
+    let untied = of("untied", (300, [290, 310]), 30_000, 3);
+    let (rate, p50) = ("in-memory default good reads", "in-memory default p50");
+    let verdict_of = |row: BusyRow, what: &str| verdict(vec![untied.clone(), row], what);
+    assert_eq!(verdict_of(of("default", (330, [325, 335]), 26_000, 3), rate), Verdict::Ok);
+    assert_eq!(verdict_of(of("default", (330, [325, 335]), 20_000, 2), rate), Verdict::Ok, "a repeat fewer");
+    assert_eq!(verdict_of(of("default", (330, [325, 335]), 25_000, 3), rate), Verdict::Broken);
+    assert_eq!(verdict_of(of("default", (330, [325, 335]), 30_000, 3), p50), Verdict::Ok);
+    assert_eq!(verdict_of(of("default", (350, [340, 360]), 30_000, 3), p50), Verdict::Unclear);
+    assert_eq!(verdict_of(of("default", (400, [390, 410]), 30_000, 3), p50), Verdict::Broken);
+}
+
+#[test]
 fn the_check_fits_into_45_minutes() {
     let minutes = super::super::matrix::estimate(&parts(None, 5, (None, None)).unwrap()).as_secs() / 60;
     assert!((20..=45).contains(&minutes), "{minutes} minutes");

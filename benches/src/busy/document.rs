@@ -33,6 +33,20 @@ pub struct Run {
     pub processor: String,
     /// Operating system.
     pub system: String,
+    /// How long and how often each scene was played; empty in files of before this was told.
+    #[serde(default)]
+    pub played: Vec<PlayedScene>,
+}
+
+/// How a scene was played in a run, whatever the command left to what is usual.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlayedScene {
+    /// Which scene.
+    pub scene: String,
+    /// Counted seconds of one playing.
+    pub seconds: u64,
+    /// Playings of a policy, those of the one that has most.
+    pub repeats: u32,
 }
 
 impl Run {
@@ -49,7 +63,26 @@ impl Run {
             processors: std::thread::available_parallelism().map_or(0, usize::from),
             processor: model.map_or_else(|| "unknown".to_owned(), |(_, name)| name.trim().to_owned()),
             system: format!("{} {}", std::env::consts::OS, release.trim()),
+            played: Vec::new(),
         }
+    }
+
+    /// The same with how its rows were played.
+    fn with_played(mut self, rows: &[BusyRow]) -> Self {
+        for row in rows {
+            match self.played.iter_mut().find(|one| one.scene == row.scene) {
+                Some(one) => {
+                    one.seconds = one.seconds.max(row.seconds);
+                    one.repeats = one.repeats.max(row.repeats);
+                }
+                None => self.played.push(PlayedScene {
+                    scene: row.scene.clone(),
+                    seconds: row.seconds,
+                    repeats: row.repeats,
+                }),
+            }
+        }
+        self
     }
 }
 
@@ -57,9 +90,9 @@ impl Run {
 const FORMAT: u32 = 1;
 
 impl Document {
-    /// Rows of one run.
+    /// Rows of one run, which is told how they were played.
     pub fn new(run: Run, rows: Vec<BusyRow>) -> Self {
-        let mut document = Self { format: FORMAT, runs: vec![run], rows };
+        let mut document = Self { format: FORMAT, runs: vec![run.with_played(&rows)], rows };
         relate(&mut document.rows);
         document
     }
@@ -129,6 +162,16 @@ mod tests {
 
     fn row(scene: &str, policy: &str, p99_us: u64) -> BusyRow {
         BusyRow { scene: scene.into(), policy: policy.into(), p99_us: Some(p99_us), ..BusyRow::default() }
+    }
+
+    #[test]
+    fn a_run_tells_how_long_and_how_often_its_scenes_were_played() {
+        let played = |policy: &str, repeats: u32| BusyRow { seconds: 15, repeats, ..row("busy", policy, 10) };
+        let document = Document::new(Run::default(), vec![played("untied", 5), played("tied2", 4)]);
+        let busy = PlayedScene { scene: "busy".into(), seconds: 15, repeats: 5 };
+        assert_eq!(document.runs[0].played, [busy]);
+        let old = r#"{"command":"x","version":"1","assertions":true,"seed":1,"processors":2,"processor":"p","system":"s"}"#;
+        assert_eq!(serde_json::from_str::<Run>(old).unwrap().played, []);
     }
 
     #[test]

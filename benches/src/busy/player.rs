@@ -14,6 +14,7 @@ use crate::load::run::{OpenLoop, Traced};
 use crate::load::workload::Workload;
 use anyhow::{Context, Result};
 use std::time::Duration;
+use tiedkv_client::engine_host::Suppressed;
 use tiedkv_client::{Client, Stats};
 use tiedkv_protocol::ids::NodeId;
 use tiedkv_protocol::request::Disturbance;
@@ -57,7 +58,8 @@ pub async fn play_cell(
     model: &dyn DeviceModel,
     mut progress: impl FnMut(Duration),
 ) -> Result<Sample> {
-    bed.connect(cell.policy.client).await?;
+    let kind = cell.policy.client_in(cell.scene);
+    bed.connect(kind).await?;
     let modelled = bed.kind.is_modelled();
     let disturbance = Disturbance { seed: cell.seed, ..cell.scene.disturbance.clone() };
     let since = if modelled { bed.nodes.disturb(&disturbance).await? } else { Vec::new() };
@@ -69,7 +71,7 @@ pub async fn play_cell(
     let gone: &[NodeId] = if cell.scene.event == Event::Kill { &[VICTIM] } else { &[] };
     let pids = bed.pids();
     let Bed { cluster, nodes, clients, .. } = &mut *bed;
-    let connected = clients.get(&cell.policy.client).context("connected above")?;
+    let connected = clients.get(&kind).context("connected above")?;
     plan.outside = connected.hedge.clone();
     let ground = Ground { client: &connected.client, views: &connected.views, nodes, server_pids: &pids };
     let mut watched: Vec<(Duration, Stats)> = vec![(Duration::ZERO, connected.client.stats())];
@@ -109,6 +111,7 @@ pub async fn play_cell(
         ideals(&from, model)
     });
     let mut sample = Sample {
+        measured: cell.measured,
         ideals: limits.flatten(),
         cancel_flight_us: flight,
         ..sample(counted, &watched, cell.scene.service_us)
@@ -195,6 +198,7 @@ fn sample(counted: Counted, watched: &[(Duration, Stats)], service_us: u64) -> S
         })
         .collect();
     Sample {
+        measured: Duration::ZERO,
         series: series(&outcome.trace, watched),
         crossings: crossings(&outcome.trace),
         slow_pairs: slow_pairs(&outcome.trace, Duration::from_micros(3 * service_us)),
@@ -259,6 +263,7 @@ fn series(trace: &[Traced], watched: &[(Duration, Stats)]) -> Vec<Tick> {
             from = to;
             let quantile = |q: f64| good.get((good.len() as f64 * q) as usize).copied().unwrap_or(0);
             let frames = |stats: &Stats| stats.frames_sent + stats.frames_received;
+            let no_token = |stats: &Stats| stats.suppressed[Suppressed::NoToken as usize];
             Tick {
                 at_ms: at.as_millis() as i64 - WARM_UP.as_millis() as i64,
                 reads: planned.len() as u64,
@@ -266,6 +271,7 @@ fn series(trace: &[Traced], watched: &[(Duration, Stats)]) -> Vec<Tick> {
                 p99_us: quantile(0.99),
                 copies: after.sent.total() - before.sent.total(),
                 extra_copies: extra_copies(after) - extra_copies(before),
+                no_token: no_token(after) - no_token(before),
                 messages: frames(after) - frames(before),
             }
         })

@@ -1,5 +1,7 @@
 //! The policies of the benchmark as data: a read policy of the client crate and the client's settings it needs.
 
+use super::scene::{BusyScene, Event};
+use crate::ideal::response_p95_us;
 use crate::scenes::VIEWS;
 use std::borrow::Cow;
 use std::time::Duration;
@@ -22,6 +24,8 @@ pub enum ClientKind {
     TieDelay(u64),
     /// Hedges at this percentile of latency.
     HedgeAt(u8),
+    /// As plain; hedges after this many microseconds, and nothing is learned.
+    HedgeAfter(u64),
     /// As plain; the hedge layer of the crate `tower` stands before it.
     Tower,
 }
@@ -34,7 +38,12 @@ impl ClientKind {
         engine.choice = match self {
             Self::PowerOfTwo => Choice::PowerOfTwo,
             Self::C3 => Choice::C3,
-            Self::Plain | Self::Gated | Self::TieDelay(_) | Self::HedgeAt(_) | Self::Tower => Choice::Random,
+            Self::Plain
+            | Self::Gated
+            | Self::TieDelay(_)
+            | Self::HedgeAt(_)
+            | Self::HedgeAfter(_)
+            | Self::Tower => Choice::Random,
         };
         engine.clients = VIEWS as f64;
         match self {
@@ -47,6 +56,7 @@ impl ClientKind {
                 // The budget must not be what is measured.
                 engine.budget.ratio = 1.0;
             }
+            Self::HedgeAfter(micros) => engine.latency.hedge_fixed = Some(Duration::from_micros(micros)),
             Self::Plain | Self::Gated | Self::PowerOfTwo | Self::C3 | Self::Tower => {}
         }
     }
@@ -63,6 +73,18 @@ pub struct BusyPolicy {
     pub read: ReadPolicy,
     /// The client's settings.
     pub client: ClientKind,
+}
+
+impl BusyPolicy {
+    /// The client's settings in a scene. Where something happens at a moment, a hedge without a budget keeps the p95 of
+    /// the time before it ([`response_p95_us`]): a learned one would grow with the storm and hedge less.
+    pub fn client_in(&self, scene: &BusyScene) -> ClientKind {
+        let happens = matches!(scene.event, Event::Storm { .. } | Event::Kill);
+        if !happens || self.read != ReadPolicy::HEDGED_UNBUDGETED || self.client != ClientKind::Plain {
+            return self.client;
+        }
+        response_p95_us(scene.reads_load, scene.service_us).map_or(self.client, ClientKind::HedgeAfter)
+    }
 }
 
 const fn policy(name: &'static str, about: &'static str, read: ReadPolicy, client: ClientKind) -> BusyPolicy {
@@ -92,7 +114,7 @@ pub const POLICIES: [BusyPolicy; 12] = [
     policy("hedged", "a second copy at the p95, from a budget of 5 %", ReadPolicy::HEDGED, ClientKind::Plain),
     policy(
         "hedged-unbudgeted",
-        "a second copy whenever no answer came, none withdrawn or paid for",
+        "a second copy at the p95 (storms: at a fixed one, that of before), none withdrawn or paid for",
         ReadPolicy::HEDGED_UNBUDGETED,
         ClientKind::Plain,
     ),
@@ -186,7 +208,25 @@ fn swept(name: &str) -> Option<BusyPolicy> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::scene;
     use super::*;
+
+    #[test]
+    fn a_hedge_without_a_budget_keeps_its_delay_through_a_storm() {
+        let unbudgeted = named("hedged-unbudgeted").unwrap().remove(0);
+        let of = |name: &str| unbudgeted.client_in(&scene::named(name).unwrap()[0]);
+        assert_eq!(of("busy"), ClientKind::Plain, "nothing happens there");
+        let ClientKind::HedgeAfter(micros) = of("storm60") else { panic!("{:?}", of("storm60")) };
+        assert!((21_000..22_200).contains(&micros), "{micros} us");
+        assert!(matches!(of("storm60@10ms"), ClientKind::HedgeAfter(double) if double.abs_diff(2 * micros) <= 2));
+        let mut config = Config::new(["localhost:1"], "certs");
+        of("storm60").set(&mut config);
+        assert_eq!(config.engine.latency.hedge_fixed, Some(Duration::from_micros(micros)));
+        let storm = scene::named("storm").unwrap().remove(0);
+        for policy in POLICIES.iter().filter(|policy| policy.name != "hedged-unbudgeted") {
+            assert_eq!(policy.client_in(&storm), policy.client, "{}", policy.name);
+        }
+    }
 
     #[test]
     fn names_are_found_and_the_gate_belongs_to_the_default() {

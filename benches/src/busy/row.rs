@@ -1,7 +1,7 @@
 //! One row of the benchmark: a scene under a policy, its repeats pooled. The JSON keys are stable
 //! (docs/benchmarks.md).
 
-use super::policy::BusyPolicy;
+use super::policy::{BusyPolicy, ClientKind};
 use super::quantiles::Pool;
 use super::sample::{Sample, Tick};
 use super::scene::{BusyScene, Event};
@@ -22,6 +22,10 @@ pub struct BusyRow {
     pub policy: String,
     /// Repeats pooled here.
     pub repeats: u32,
+    /// Counted seconds of each; 0 in files of before this was told.
+    pub seconds: u64,
+    /// The delay of its hedges where it was fixed before the run.
+    pub hedge_fixed_us: Option<u64>,
     /// Reads counted (planned after the warm-up), errors included.
     pub reads: u64,
     /// Reads that ended without a good answer.
@@ -87,6 +91,8 @@ pub struct BusyRow {
     pub messages_per_read: f64,
     /// Processor time of client and servers per read.
     pub cpu_us_per_read: f64,
+    /// The same of each repeat; empty in files of before this was told.
+    pub cpu_us_of_repeats: Vec<f64>,
     /// Of this, the client's.
     pub cpu_client_us_per_read: f64,
     /// Of this, the servers'.
@@ -196,6 +202,11 @@ impl BusyRow {
             scene: scene.name.to_string(),
             policy: policy.name.to_string(),
             repeats: samples.len() as u32,
+            seconds: samples.iter().map(|sample| sample.measured.as_secs()).max().unwrap_or(0),
+            hedge_fixed_us: match policy.client_in(scene) {
+                ClientKind::HedgeAfter(micros) => Some(micros),
+                _ => None,
+            },
             reads,
             errors,
             first_error: samples.iter().find_map(|sample| sample.first_error.clone()),
@@ -231,6 +242,7 @@ impl BusyRow {
             not_tied_pct: sum(|sample| sample.not_tied) as f64 * 100.0 / counted,
             messages_per_read: per_read(sum(|sample| sample.messages) as f64),
             cpu_us_per_read: cpu_client + cpu_servers,
+            cpu_us_of_repeats: samples.iter().map(own_cpu).collect(),
             cpu_client_us_per_read: cpu_client,
             cpu_servers_us_per_read: cpu_servers,
             cancel_flight_p50_us: flight(0).filter(|_| tied),
@@ -301,6 +313,10 @@ fn percent(part: u64, whole: u64) -> f64 {
 fn slow_given_slow(samples: &[Sample]) -> Option<f64> {
     let sum = |index: usize| samples.iter().map(|sample| sample.slow_pairs[index]).sum::<u64>();
     (sum(1) >= 100).then(|| percent(sum(0), sum(1)))
+}
+
+fn own_cpu(sample: &Sample) -> f64 {
+    (sample.cpu_client + sample.cpu_servers).as_secs_f64() * 1e6 / sample.reads.max(1) as f64
 }
 
 fn own_p99(sample: &Sample) -> Option<u64> {

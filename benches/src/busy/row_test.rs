@@ -47,6 +47,13 @@ fn ratios_are_to_idle_untied_and_to_ones_own_idle() {
 }
 
 #[test]
+fn series_of_files_without_the_budget_are_read() {
+    let old = r#"{"at_ms":100,"reads":9,"p50_us":5,"p99_us":9,"copies":12,"extra_copies":3,"messages":30}"#;
+    let tick: Tick = serde_json::from_str(old).unwrap();
+    assert_eq!((tick.extra_copies, tick.no_token, tick.messages), (3, 0, 30));
+}
+
+#[test]
 fn a_row_survives_json_and_has_the_keys_of_the_demo() {
     let row = BusyRow { scene: "busy".into(), p99_us: Some(1), curve: vec![(1.0, 5)], ..BusyRow::default() };
     let value = serde_json::to_value(&row).unwrap();

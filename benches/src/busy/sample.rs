@@ -9,6 +9,8 @@ use std::time::Duration;
 /// One repeat of a cell. Times in microseconds.
 #[derive(Clone, Debug)]
 pub struct Sample {
+    /// Counted time.
+    pub measured: Duration,
     /// Reads sent, warm-up included.
     pub sent: u64,
     /// Reads counted, errors included.
@@ -85,6 +87,10 @@ pub struct Tick {
     pub copies: u64,
     /// Of these, hedges, rescues, retries and shadows.
     pub extra_copies: u64,
+    /// Times that an extra copy was due in it and not sent, the budget being empty; it is asked for again, so that one
+    /// read may count several times. 0 in files of before this was counted.
+    #[serde(default)]
+    pub no_token: u64,
     /// Frames both ways in it.
     pub messages: u64,
 }

@@ -18,7 +18,7 @@ pub fn table(document: &Document) -> String {
         "p99.9",
         "p99 interval",
         "ratio to idle untied",
-        "of ideal p99",
+        "of ideal",
         "dup %",
         "wasted %",
         "extra %",
@@ -29,8 +29,8 @@ pub fn table(document: &Document) -> String {
     let mut cells = vec![head.map(str::to_owned).to_vec()];
     cells.extend(document.rows.iter().map(line));
     let mut text = columns(&cells, 2);
-    text.push_str("latencies in ms from the planned send time; ratios in the order p50 p90 p99 p99.9; of ideal: measured over the\n");
-    text.push_str("limit of the policy's width on the run's own trace; extra: hedges and rescues per read; -: too few reads\n");
+    text.push_str("latencies in ms from the planned send time; ratios, and of ideal, in the order p50 p90 p99 p99.9; of ideal:\n");
+    text.push_str("measured over the limit of the policy's width on the run's own trace; extra: hedges and rescues per read; -: too few reads\n");
     if document.rows.iter().any(|row| row.scene == "real-disk") {
         text.push_str("real-disk: the three replicas share this machine's disk, so that they are slow together and ties can dodge little\n");
     }
@@ -49,7 +49,8 @@ fn line(row: &BusyRow) -> Vec<String> {
     let interval = |interval: Option<[u64; 2]>| {
         interval.map_or_else(|| "-".to_owned(), |[low, high]| format!("{}..{}", millis(low), millis(high)))
     };
-    let ratios = row.ratio_to_idle_untied.map_or_else(|| "-".to_owned(), |all| all.map(ratio).join(" / "));
+    let ratios =
+        |four: Option<[Option<f64>; 4]>| four.map_or_else(|| "-".to_owned(), |four| four.map(ratio).join(" / "));
     vec![
         row.scene.clone(),
         row.policy.clone(),
@@ -60,8 +61,8 @@ fn line(row: &BusyRow) -> Vec<String> {
         span(row.p99_us),
         span(row.p999_us),
         interval(row.p99_interval_us),
-        ratios,
-        ratio(row.ideal.measured_over_ideal.and_then(|all| all[2])),
+        ratios(row.ratio_to_idle_untied),
+        ratios(row.ideal.measured_over_ideal),
         format!("{:.2}", row.duplicates_pct),
         format!("{:.3}", row.wasted_work_pct + row.wasted_extra_pct),
         format!("{:.1}", row.extra_copies_pct),
@@ -78,10 +79,12 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_a_dash_and_what_is_not_judged_is_marked() {
-        let row =
+        let mut row =
             BusyRow { scene: "busy".into(), policy: "tied2".into(), p50_us: Some(5_000), ..BusyRow::default() };
+        row.ideal.measured_over_ideal = Some([Some(1.09), Some(1.07), Some(1.04), None]);
         let text = table(&Document::new(Run::default(), vec![row]));
         assert!(text.contains("busy   tied2") && text.contains("5.00"), "{text}");
+        assert!(text.contains("1.09 / 1.07 / 1.04 / -"), "{text}");
         assert!(text.contains("0!") && text.contains("! not judged"), "{text}");
     }
 }

@@ -123,10 +123,10 @@ pub enum NotIn {
     SameRequest,
     /// The client withdrew it before it arrived: it ends silently.
     Withdrawn,
-    /// The caller has as many copies in flight as it may.
-    CallerFull,
-    /// The connection has as many copies in flight as it may.
-    ConnectionFull,
+    /// The caller has as many copies in flight as it may: this many.
+    CallerFull(u32),
+    /// The connection has as many copies in flight as it may: this many.
+    ConnectionFull(u32),
     /// The caller sends faster than it may: try again after this.
     TooFast(Duration),
 }
@@ -192,10 +192,10 @@ impl<H> Desk<H> {
             return Err(NotIn::Withdrawn);
         }
         if account.in_flight >= self.caps.caller_in_flight_max {
-            return Err(NotIn::CallerFull);
+            return Err(NotIn::CallerFull(self.caps.caller_in_flight_max));
         }
         if line.copies.len() >= self.caps.connection_in_flight_max as usize {
-            return Err(NotIn::ConnectionFull);
+            return Err(NotIn::ConnectionFull(self.caps.connection_in_flight_max));
         }
         let Entry::Vacant(place) = line.copies.entry(request) else { return Err(NotIn::SameRequest) };
         account.pay(now, self.caps.caller_rate_max)?;

@@ -93,9 +93,9 @@ fn caps_in_flight_count_per_caller_and_per_connection() {
     assert_eq!(enter(&mut desk, now, 1, 10, 1), Ok(()));
     assert_eq!(enter(&mut desk, now, 1, 10, 1), Err(NotIn::SameRequest));
     assert_eq!(enter(&mut desk, now, 1, 10, 2), Ok(()));
-    assert_eq!(enter(&mut desk, now, 1, 10, 3), Err(NotIn::ConnectionFull));
+    assert_eq!(enter(&mut desk, now, 1, 10, 3), Err(NotIn::ConnectionFull(2)));
     assert_eq!(enter(&mut desk, now, 1, 11, 1), Ok(()));
-    assert_eq!(enter(&mut desk, now, 1, 12, 1), Err(NotIn::CallerFull));
+    assert_eq!(enter(&mut desk, now, 1, 12, 1), Err(NotIn::CallerFull(3)));
     assert_eq!(enter(&mut desk, now, 2, 20, 1), Ok(()));
     assert_eq!(desk.leave(10, RequestId(1)), Some(1));
     assert_eq!(desk.leave(10, RequestId(1)), None);

@@ -256,7 +256,7 @@ impl PathState {
 }
 
 fn not_in(refusal: NotIn) -> Failure {
-    let busy = |message: &str, wait: Duration| Failure {
+    let busy = |message: String, wait: Duration| Failure {
         retry_after_us: u64::try_from(wait.as_micros()).unwrap_or(u64::MAX),
         ..Failure::new(ErrorCode::Busy, message)
     };
@@ -265,9 +265,15 @@ fn not_in(refusal: NotIn) -> Failure {
         NotIn::SameRequest => {
             Failure::new(ErrorCode::Duplicate, "a copy with this request id is in flight on this connection")
         }
-        NotIn::CallerFull => busy("the caller has as many copies in flight here as it may", a_little),
-        NotIn::ConnectionFull => busy("the connection has as many copies in flight here as it may", a_little),
-        NotIn::TooFast(wait) => busy("the caller sends faster than it may", wait),
+        NotIn::CallerFull(count) => busy(
+            format!("the caller has {count} copies in flight here, as many as caller_in_flight_max says"),
+            a_little,
+        ),
+        NotIn::ConnectionFull(count) => {
+            let limit = "as many as connection_in_flight_max says";
+            busy(format!("the connection has {count} copies in flight here, {limit}"), a_little)
+        }
+        NotIn::TooFast(wait) => busy("the caller sends faster than caller_rate_max says".to_owned(), wait),
         NotIn::Withdrawn => Failure::new(ErrorCode::Internal, "a withdrawn copy ends silently"),
     }
 }

@@ -19,8 +19,8 @@ use tiedkv_protocol::ids::Position;
 const PLACES: usize = 1 << 14;
 /// A row with a longer value is not kept.
 const VALUE_BYTES_MAX: usize = 4 * 1024;
-/// What a row takes beside its key and value, about.
-const ROW_BYTES: usize = 160;
+/// What a row takes beside its key and value, about: its place in the cache, two allocations, reference counts.
+const ROW_BYTES: usize = 224;
 
 type Hasher = foldhash::fast::RandomState;
 
@@ -57,7 +57,7 @@ pub struct HotRows {
 }
 
 impl HotRows {
-    /// Keeps rows of at most about `bytes`; 0: none.
+    /// Keeps rows of at most about `bytes`; 0: none. The cache remembers some keys beyond that, without their values.
     pub fn new(bytes: u64) -> Self {
         let hasher = Hasher::default();
         let expected = usize::try_from(bytes).unwrap_or(usize::MAX) / (2 * ROW_BYTES);
@@ -134,7 +134,7 @@ mod tests {
         let key = |n: u32| n.to_be_bytes();
         (0..10_000).for_each(|n| rows.keep(&key(n), &stored(1), at(1)));
         let kept = (0..10_000).filter(|n| rows.get(&key(*n), at(1)).is_some()).count();
-        assert!((100..=64 * 1024 / ROW_BYTES).contains(&kept), "{kept}");
+        assert!((50..=64 * 1024 / ROW_BYTES).contains(&kept), "{kept}");
         let none = HotRows::new(0);
         none.keep(b"k", &stored(1), at(1));
         assert_eq!(none.get(b"k", at(1)), None);

@@ -6,6 +6,7 @@ use super::sweeps::sweeps;
 use crate::busy::document::Document;
 use crate::busy::row::BusyRow;
 use crate::busy::sample::Tick;
+use std::fmt;
 
 /// Where a figure stands on the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +162,7 @@ fn storm(scene: &str, rows: &[&BusyRow]) -> Vec<Figure> {
         let svg = lines(&format!("{scene}: {name}"), &x, &y, &all, event);
         Figure { name: format!("time-{scene}-{}", name.replace(' ', "-")), group: Group::Storm, svg }
     };
-    vec![
+    let mut all = vec![
         figure("latency", "p99 of a tenth of a second, ms", Scale::Log, &|tick| millis(tick.p99_us.max(1))),
         figure("extra copies", "hedges and rescues, % of reads (what the budget pays)", Scale::Linear, &|tick| {
             tick.extra_copies as f64 * 100.0 / tick.reads as f64
@@ -169,7 +170,15 @@ fn storm(scene: &str, rows: &[&BusyRow]) -> Vec<Figure> {
         figure("messages", "frames of the client, both ways, per read", Scale::Linear, &|tick| {
             tick.messages as f64 / tick.reads as f64
         }),
-    ]
+    ];
+    // Files of before have no such count, and a line at 0 would say that no budget ever was empty.
+    if rows.iter().any(|row| row.series.iter().any(|tick| tick.no_token > 0)) {
+        let what = "extra copies not sent, the budget being empty, % of reads";
+        let budget =
+            figure("no token", what, Scale::Linear, &|tick| tick.no_token as f64 * 100.0 / tick.reads as f64);
+        all.insert(2, budget);
+    }
+    all
 }
 
 fn load_of(scene: &str) -> Option<f64> {
@@ -199,16 +208,46 @@ fn loads(document: &Document) -> Option<Figure> {
     Some(Figure { name: "load".to_owned(), group: Group::Loads, svg })
 }
 
-/// The highest load at which a policy's p99 still is that of idle untied, by interpolation between measured loads.
-pub fn highest_load(document: &Document, policy: &str) -> Option<f64> {
-    let limit = millis(document.row("idle", "untied")?.p99_us?);
-    let of_policy = document.rows.iter().filter(|row| row.policy == policy);
+/// Up to which load a policy's p99 still is that of idle untied.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum HighestLoad {
+    /// Between two loads that were played.
+    At(f64),
+    /// It is at all that were played; this is the highest.
+    AtLeast(f64),
+    /// It is at none that were played; this is the lowest.
+    Below(f64),
+}
+
+impl fmt::Display for HighestLoad {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (sign, load) = match self {
+            Self::At(load) => ("", load),
+            Self::AtLeast(load) => (">= ", load),
+            Self::Below(load) => ("< ", load),
+        };
+        let load = format!("{load:.2}");
+        write!(to, "{sign}{}", load.trim_start_matches('0'))
+    }
+}
+
+/// The highest load at which a policy's p99 still is that of idle untied, by interpolation between the loads that were
+/// played; rows that are not judged are left out. `None`: nothing to compare.
+pub fn highest_load(document: &Document, policy: &str) -> Option<HighestLoad> {
+    let limit = millis(document.row("idle", "untied").filter(|row| row.judged)?.p99_us?);
+    let of_policy = document.rows.iter().filter(|row| row.policy == policy && row.judged);
     let mut points: Vec<(f64, f64)> =
         of_policy.filter_map(|row| Some((load_of(&row.scene)?, millis(row.p99_us?)))).collect();
     points.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let above = points.iter().position(|(_, p99)| *p99 > limit)?;
-    let ((load, p99), (next_load, next)) = (*points.get(above.checked_sub(1)?)?, points[above]);
-    Some(load + (next_load - load) * (limit - p99) / (next - p99))
+    let (lowest, highest) = (points.first()?.0, points.last()?.0);
+    Some(match points.iter().position(|(_, p99)| *p99 > limit) {
+        None => HighestLoad::AtLeast(highest),
+        Some(0) => HighestLoad::Below(lowest),
+        Some(above) => {
+            let ((load, p99), (next_load, next)) = (points[above - 1], points[above]);
+            HighestLoad::At(load + (next_load - load) * (limit - p99) / (next - p99))
+        }
+    })
 }
 
 /// Policies of one map: more would not be legible.
@@ -255,6 +294,7 @@ mod tests {
             policy: policy.into(),
             p99_us: Some(p99_us),
             curve: vec![(1.0, 1_000), (0.5, 5_000), (0.01, p99_us)],
+            judged: true,
             ..BusyRow::default()
         }
     }
@@ -275,17 +315,30 @@ mod tests {
 
     #[test]
     fn a_document_gives_each_kind_of_figure() {
-        let figures = figures(&document());
+        let mut document = document();
+        let figures = figures(&document);
         for group in [Group::Map, Group::Curves, Group::Bars, Group::Loads, Group::Storm] {
             assert!(figures.iter().any(|figure| figure.group == group), "{group:?}");
         }
+        assert!(figures.iter().all(|figure| figure.name != "time-storm-no-token"), "no budget was empty");
+        if let Some(tick) = document.rows.iter_mut().find_map(|row| row.series.last_mut()) {
+            tick.no_token = 3;
+        }
+        let names: Vec<String> = super::figures(&document).into_iter().map(|figure| figure.name).collect();
+        assert!(names.iter().any(|name| name == "time-storm-no-token"), "{names:?}");
         let file = figures[0].file();
         assert!(file.starts_with("<svg") && file.contains("<style>") && file.ends_with("</svg>\n"), "{file}");
     }
 
     #[test]
     fn the_highest_load_lies_between_two_measured_ones() {
-        assert_eq!(highest_load(&document(), "tied2"), Some(0.5));
-        assert_eq!(highest_load(&document(), "untied"), None, "already above at the lowest load");
+        let mut document = document();
+        assert_eq!(highest_load(&document, "tied2"), Some(HighestLoad::At(0.5)));
+        assert_eq!(highest_load(&document, "untied"), Some(HighestLoad::Below(0.4)), "above at the lowest");
+        assert_eq!(highest_load(&document, "tied3"), None, "not played");
+        document.rows[2].judged = false;
+        assert_eq!(highest_load(&document, "tied2"), Some(HighestLoad::AtLeast(0.4)), "load60 is not judged");
+        let texts = [HighestLoad::At(0.5), HighestLoad::AtLeast(0.9), HighestLoad::Below(0.1)];
+        assert_eq!(texts.map(|load| load.to_string()), [".50", ">= .90", "< .10"]);
     }
 }

@@ -1,9 +1,9 @@
 //! The report's page: one HTML file that needs nothing else.
 
 use super::chart::escaped;
-use super::figures::{Group, figures, highest_load};
+use super::figures::{Group, HighestLoad, figures, highest_load};
 use super::style::{FIGURE, PAGE};
-use crate::busy::document::{Document, Run};
+use crate::busy::document::{Document, PlayedScene, Run};
 use crate::busy::row::BusyRow;
 use crate::busy::{policy, scene};
 use std::fmt::Write;
@@ -58,7 +58,9 @@ const BARS: &str = "A tail without its price says nothing: wasted work is the se
 used, of all service time.";
 const LOADS: &str = "Reads only, no background jobs.";
 const SWEEPS: &str = "One setting moved, all else as it was: what it gains beside what it costs.";
-const STORM: &str = "The marked span is the event. Times are those at which reads were due.";
+const STORM: &str = "The marked span is the event. Times are those at which reads were due. No token: \
+extra copies that were due and not sent because the budget was empty; they are asked for again, so that a read may count \
+several times.";
 
 fn lead(document: &Document) -> String {
     let Some(idle) = document.row("idle", "untied") else { return String::new() };
@@ -84,7 +86,7 @@ fn lead(document: &Document) -> String {
 }
 
 fn highest(document: &Document) -> String {
-    let found: Vec<(&str, f64)> = document
+    let found: Vec<(&str, HighestLoad)> = document
         .policies()
         .into_iter()
         .filter_map(|policy| Some((policy, highest_load(document, policy)?)))
@@ -92,11 +94,13 @@ fn highest(document: &Document) -> String {
     if found.is_empty() {
         return String::new();
     }
-    let mut html =
-        String::from("<p>Highest load at which the p99 still is the idle untied one (between measured loads): ");
-    let texts: Vec<String> =
-        found.iter().map(|(policy, load)| format!("{} <b>{load:.2}</b>", escaped(policy))).collect();
-    html += &texts.join(", ");
+    let mut html = String::from(
+        "<p>Highest load at which the p99 still is the idle untied one (between loads that were played; rows that are \
+         not judged left out): ",
+    );
+    let text =
+        |(policy, load): &(&str, HighestLoad)| format!("{} <b>{}</b>", escaped(policy), escaped(&load.to_string()));
+    html += &found.iter().map(text).collect::<Vec<String>>().join(", ");
     html + ".</p>"
 }
 
@@ -138,18 +142,34 @@ fn milliseconds(span: Option<u64>) -> String {
     span.map_or_else(|| "-".to_owned(), |span| format!("{:.1} ms", span as f64 / 1e3))
 }
 
+fn interval(ends: Option<[u64; 2]>) -> String {
+    ends.map_or_else(
+        || "-".to_owned(),
+        |ends| ends.map(|end| format!("{:.1}", end as f64 / 1e3)).join("..") + " ms",
+    )
+}
+
 /// All figures as a table.
 fn numbers(document: &Document) -> String {
     let heads = [
+        "repeats",
         "reads",
         "errors",
+        "complete %",
         "p50",
         "p90",
+        "p95",
         "p99",
+        "p99 interval",
         "p99.9",
-        "p99 / idle untied",
-        "measured / ideal p99",
+        "p99.9 interval",
+        "max",
+        "mean",
+        "/ idle untied",
+        "p99 / own idle",
+        "measured / ideal",
         "slow %",
+        "queue wait",
         "duplicates %",
         "wasted %",
         "extra copies %",
@@ -166,18 +186,31 @@ fn numbers(document: &Document) -> String {
     html += "</tr></thead><tbody>";
     let number =
         |value: Option<f64>, digits: usize| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
+    let four = |ratios: Option<[Option<f64>; 4]>| {
+        ratios.map_or_else(|| "-".to_owned(), |all| all.map(|ratio| number(ratio, 2)).join(" / "))
+    };
+    let wait = |micros: u64| format!("{:.2}", micros as f64 / 1e3);
     for row in &document.rows {
         let delay = row.tie_delay_p50_us.zip(row.tie_delay_realised_p50_us);
         let cells = [
+            row.repeats.to_string(),
             row.reads.to_string(),
             row.errors.to_string(),
+            format!("{:.2}", row.completeness_pct),
             milliseconds(row.p50_us),
             milliseconds(row.p90_us),
+            milliseconds(row.p95_us),
             milliseconds(row.p99_us),
+            interval(row.p99_interval_us),
             milliseconds(row.p999_us),
-            number(row.ratio_to_idle_untied.and_then(|all| all[2]), 2),
-            number(row.ideal.measured_over_ideal.and_then(|all| all[2]), 2),
+            interval(row.p999_interval_us),
+            milliseconds(Some(row.max_us)),
+            format!("{:.1} ms", row.mean_us / 1e3),
+            four(row.ratio_to_idle_untied),
+            number(row.p99_ratio_to_own_idle, 2),
+            four(row.ideal.measured_over_ideal),
             format!("{:.1}", row.slow_share_pct),
+            format!("{} / {} ms", wait(row.queue_wait_p50_us), wait(row.queue_wait_p99_us)),
             format!("{:.2}", row.duplicates_pct),
             format!("{:.3} + {:.3}", row.wasted_work_pct, row.wasted_extra_pct),
             format!("{:.1}", row.extra_copies_pct),
@@ -191,7 +224,8 @@ fn numbers(document: &Document) -> String {
         cells.iter().for_each(|cell| html += &format!("<td>{cell}</td>"));
         html += "</tr>";
     }
-    html + "</tbody></table></div><p class='dim'>Wasted: ties' own + rescues' and hedges'. CPU: client + servers. Cancel \
+    html + "</tbody></table></div><p class='dim'>Intervals: 95 %. Of four figures with / between: p50, p90, p99, p99.9; \
+            of queue wait: p50, p99. Wasted: ties' own + rescues' and hedges'. CPU: client + servers. Cancel \
             flight: p50 / p99. Tie delay: asked / realised, medians. A dash: too few reads, or not measured. Not judged: \
             processors over 60 % busy, or the machine stood still meanwhile.</p>"
 }
@@ -199,12 +233,17 @@ fn numbers(document: &Document) -> String {
 /// What is needed to repeat it.
 fn conditions(document: &Document) -> String {
     let mut html = String::from("<h2>To repeat it</h2>");
-    for Run { command, version, assertions, seed, processors, processor, system } in &document.runs {
+    for Run { command, version, assertions, seed, processors, processor, system, played } in &document.runs {
         let build = if *assertions { "with assertions" } else { "release" };
+        let text = |one: &PlayedScene| format!("{} {} s x {}", escaped(&one.scene), one.seconds, one.repeats);
+        let played = match played.iter().map(text).collect::<Vec<String>>().join(", ") {
+            none if none.is_empty() => "not told".to_owned(),
+            some => some,
+        };
         let _ = write!(
             html,
             "<dl><dt>command</dt><dd><code>{}</code></dd><dt>version</dt><dd>{} ({build})</dd><dt>machine</dt><dd>{processors} \
-             processors, {}, {}</dd><dt>seed</dt><dd>{seed}</dd></dl>",
+             processors, {}, {}</dd><dt>seed</dt><dd>{seed}</dd><dt>counted time x repeats</dt><dd>{played}</dd></dl>",
             escaped(command),
             escaped(version),
             escaped(processor),
@@ -235,6 +274,9 @@ mod tests {
             scene: scene.into(),
             policy: policy.into(),
             p99_us: Some(12_000),
+            p99_interval_us: Some([11_500, 12_300]),
+            repeats: 3,
+            seconds: 8,
             curve: vec![(1.0, 1_000), (0.01, 12_000)],
             ..BusyRow::default()
         };
@@ -247,6 +289,7 @@ mod tests {
             let count = html.replace("http://www.w3.org/2000/svg", "").matches(outside).count();
             assert_eq!(count, 0, "the page asks for something outside of it: {outside}");
         }
+        assert!(html.contains("11.5..12.3 ms") && html.contains("busy 8 s x 3"), "{html}");
         assert!(html.contains("19 ms") && html.contains("(-38 %)"), "the paper's table");
     }
 }
