@@ -97,6 +97,7 @@ pub(crate) fn choose(view: &ViewInner, own: &mut Own, wish: Wish<'_>, now: Momen
     };
     let Decision { mut plan, not_tied, hold_out, observed } = decision;
     if let Some(only) = options.node {
+        // A policy of more copies that the call named beside it was refused.
         plan.order.retain(|node| *node == only);
         plan.width = 1;
     }

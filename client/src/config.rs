@@ -360,6 +360,11 @@ impl Config {
                 return Err(wrong(name, format!("{share} is no share within 0.0 and 1.0")));
             }
         }
+        for (name, tokens) in [("burst", engine.budget.burst), ("floor", engine.budget.floor_per_second)] {
+            if !(0.0..=f64::from(u32::MAX)).contains(&tokens) {
+                return Err(wrong(name, format!("{tokens} is not within 0 and {}", u32::MAX)));
+            }
+        }
         if self.silence_min < Duration::from_millis(60) {
             return Err(wrong("silence", format!("{:?} is too short: pings go every 50ms", self.silence_min)));
         }

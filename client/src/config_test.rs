@@ -1,6 +1,7 @@
 //! Tests of the connection string: each wrong part is named, with what would be right.
 
 use super::*;
+use crate::budget::BudgetSettings;
 use proptest::prelude::*;
 
 fn error(url: &str) -> String {
@@ -81,6 +82,11 @@ fn a_setting_that_can_have_no_effect_says_why() {
     assert!(with("policy=hedged&hedge=p100").contains("no quantile"));
     assert!(with("policy=hedged&hedge=0ms").contains("sends every read twice"));
     assert!(with("budget=2").contains("no share"));
+    let mut config = Config::from_url("tiedkv://a:1/?certs=c").unwrap();
+    config.engine.budget.burst = f64::NAN;
+    assert!(config.check().unwrap_err().to_string().contains("burst"));
+    config.engine.budget = BudgetSettings { floor_per_second: -1.0, ..BudgetSettings::default() };
+    assert!(config.check().unwrap_err().to_string().contains("floor"));
     assert!(with("choice=fastest").contains("none of `random`"));
     assert!(with("choice=p2").contains("did you mean `p2c`"));
     assert!(with("policy.scan=hedged").contains("`policy.scan=untied` has an effect"));

@@ -14,7 +14,7 @@ use crate::keys_together::{Part, Together, read_part, size};
 use crate::operation::Operation;
 use crate::options::ReadOptions;
 use crate::report::Value;
-use crate::tied_read::{check_key, level_of};
+use crate::tied_read::{check_key, check_options, level_of};
 use crate::view::ViewInner;
 use bytes::Bytes;
 use std::fmt;
@@ -215,6 +215,7 @@ fn check(view: &ViewInner, keys: &[Bytes], options: &ReadOptions) -> Result<(), 
         return Err(Error::call(ErrorCode::OverLimit, message));
     }
     keys.iter().try_for_each(check_key)?;
+    check_options(options)?;
     level_of(view, options).map(drop)
 }
 

@@ -25,7 +25,8 @@ pub struct BadChoice {
 }
 
 impl BadChoice {
-    fn new(what: &'static str, text: &str, all: &[&str]) -> Self {
+    /// Names the nearest of `all`.
+    pub fn new(what: &'static str, text: &str, all: &[&str]) -> Self {
         Self { what, text: text.to_owned(), nearest: nearest(text, all).to_owned(), all: all.join(", ") }
     }
 }
@@ -156,8 +157,8 @@ pub struct ReadOptions {
     pub class: Option<Class>,
     /// For session reads: not before this, in addition to what the session has seen.
     pub token: Option<PositionToken>,
-    /// Ask this node and no other, with one copy, whatever the policy: for looking at a replica. `None`: whoever serves
-    /// best.
+    /// Ask this node and no other, with one copy: for looking at a replica. A policy of more copies named beside it is an
+    /// error; one of the client's settings goes with one copy. `None`: whoever serves best.
     pub node: Option<NodeId>,
     /// When the caller meant to send (open-loop load); client wait is counted from here.
     pub planned: Option<Moment>,

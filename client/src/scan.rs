@@ -256,7 +256,7 @@ pub(crate) fn scan(view: &Arc<ViewInner>, range: &ScanRange, options: ScanOption
     let columns = if options.keys_only { Columns::Keys } else { Columns::All };
     let page = range.page(columns, options.page_rows, options.page_bytes);
     if options.limit == Some(0) {
-        return Err(over("the limit of a scan must be at least 1, asked for are 0".to_owned()));
+        return Err(over("the limit of a scan must be at least 1, 0 were asked for".to_owned()));
     }
     start(view, PageRequest { reverse: options.reverse, ..page }, options)
 }
@@ -273,7 +273,7 @@ pub(crate) fn resume(view: &Arc<ViewInner>, token: ScanToken, options: ScanOptio
 fn start(view: &Arc<ViewInner>, page: PageRequest, options: ScanOptions) -> Result<Scan, Error> {
     page.check().map_err(|failure| Error::new(Cause::Call(failure), Vec::new(), Duration::ZERO))?;
     if !(1..=16).contains(&options.pages_ahead) {
-        return Err(over(format!("pages ahead of a scan must be 1 to 16, asked for are {}", options.pages_ahead)));
+        return Err(over(format!("pages ahead of a scan must be 1 to 16, {} were asked for", options.pages_ahead)));
     }
     let (sender, pages) = mpsc::channel(usize::from(options.pages_ahead));
     let fetch = fetch(view.clone(), page.clone(), options.limit, paged(options.read), sender);

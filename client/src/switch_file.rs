@@ -92,7 +92,11 @@ fn apply(switches: &mut Switches, name: &str, value: &str) -> Result<(), String>
         None => (None, name),
         Some((operation, setting)) => {
             let found = Operation::ALL.into_iter().find(|one| one.name() == operation);
-            (Some(found.ok_or_else(|| format!("`{operation}` is none of get, multi_get, scan"))?), setting)
+            let unknown = || {
+                let right = nearest(operation, &Operation::ALL.map(Operation::name));
+                format!("`{operation}` is no operation; did you mean `{right}`? (one of: get, multi_get, scan)")
+            };
+            (Some(found.ok_or_else(unknown)?), setting)
         }
     };
     let share = || value.parse::<f64>().map_err(|_| format!("`{value}` is no share within 0.0 and 1.0"));
@@ -117,14 +121,21 @@ fn apply(switches: &mut Switches, name: &str, value: &str) -> Result<(), String>
 /// `off`, `observe` or `on`.
 ///
 /// # Errors
-/// Names the three.
+/// Names the three and the nearest.
 pub fn parse_mode(text: &str) -> Result<Mode, String> {
     match text {
         "off" => Ok(Mode::Off),
         "observe" => Ok(Mode::Observe),
         "on" => Ok(Mode::On),
-        other => Err(format!("`{other}` is neither `off`, `observe` nor `on`")),
+        other => Err(not_a_mode(other)),
     }
+}
+
+/// Why a text is no mode.
+pub(crate) fn not_a_mode(text: &str) -> String {
+    let text: String = text.chars().take(80).collect();
+    let right = nearest(&text, &["off", "observe", "on"]);
+    format!("`{text}` is neither `off`, `observe` nor `on`; did you mean `{right}`?")
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 use crate::config::ConfigError;
 use crate::control::{BadSwitch, Switch};
 use crate::operation::Operation;
+use crate::switch_file::not_a_mode;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
@@ -91,11 +92,7 @@ pub fn from_environment(value: Option<&str>) -> Result<Switch, ConfigError> {
         None | Some("on") => Ok(Switch::ON),
         Some("off") => Ok(Switch::OFF),
         Some("observe") => Ok(Switch::OBSERVE),
-        Some(other) => {
-            let reason =
-                format!("`{}` is neither `off`, `observe` nor `on`", other.chars().take(80).collect::<String>());
-            Err(ConfigError::Value { name: VARIABLE, reason })
-        }
+        Some(other) => Err(ConfigError::Value { name: VARIABLE, reason: not_a_mode(other) }),
     }
 }
 
@@ -173,6 +170,7 @@ mod tests {
     fn the_variable_has_three_values() {
         assert_eq!(from_environment(None).unwrap(), Switch::ON);
         assert_eq!(from_environment(Some("observe")).unwrap().mode, Mode::Observe);
-        assert!(from_environment(Some("yes")).unwrap_err().to_string().contains("TIEDKV_TIED"));
+        let wrong = from_environment(Some("obsrve")).unwrap_err().to_string();
+        assert!(wrong.contains("TIEDKV_TIED") && wrong.contains("did you mean `observe`?"), "{wrong}");
     }
 }

@@ -77,6 +77,7 @@ pub(crate) async fn read(view: &Arc<ViewInner>, whole: Whole<'_>) -> Result<Good
     let Whole { what, options, operation, call, began } = whole;
     let deadline = options.deadline.unwrap_or(view.shared.config().deadline).min(TIME_LEFT_MAX);
     let until = began + deadline;
+    check_options(options)?;
     let (level, name) = level_of(view, options)?;
     let asked = asked(view, options, operation, name, call);
     let connections = view.shared.connections();
@@ -102,6 +103,17 @@ pub(crate) fn check_key(key: &Bytes) -> Result<(), Error> {
         return Err(Error::call(ErrorCode::OverLimit, message));
     }
     Ok(())
+}
+
+/// A node that is named is asked once: a policy of more copies beside it could have no effect.
+pub(crate) fn check_options(options: &ReadOptions) -> Result<(), Error> {
+    match (options.node, options.policy) {
+        (Some(node), Some(policy)) if !policy.is_plain() => {
+            let message = format!("node {node} alone is asked once: leave out `{policy}`, or say `untied`");
+            Err(Error::call(ErrorCode::Unsupported, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn level_of(view: &ViewInner, options: &ReadOptions) -> Result<(ReadLevel, LevelName), Error> {

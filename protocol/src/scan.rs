@@ -80,7 +80,7 @@ impl PageRequest {
     /// Names the limit and the size that was asked for.
     pub fn check(&self) -> Result<(), Failure> {
         let over = |what: &str, least: usize, most: usize, asked: usize| {
-            let message = format!("{what} of a scan must be {least} to {most}, asked for are {asked}");
+            let message = format!("{what} of a scan must be {least} to {most}, {asked} were asked for");
             Err(Failure::new(ErrorCode::OverLimit, message))
         };
         // A bound behind the longest key is that key and a zero byte.

@@ -173,10 +173,19 @@ async fn each_kind_of_read_has_its_policy_and_is_counted_under_it() {
 async fn a_read_of_one_node_asks_no_other() {
     let bed = filled().await;
     for node in bed.nodes() {
-        let options = ReadOptions { node: Some(node), deadline: Some(PATIENCE), ..stale(ReadPolicy::TIED3) };
+        // Also when the policy of the settings is of more copies.
+        let options = ReadOptions { node: Some(node), policy: None, ..stale(ReadPolicy::UNTIED) };
         for _ in 0..20 {
             let read = within("a read", bed.client.get_with("k007", options.clone())).await.unwrap();
             assert_eq!((read.report.node, read.report.copies.len()), (node, 1));
+        }
+        // A policy of more copies beside it could have no effect.
+        for policy in [ReadPolicy::TIED3, ReadPolicy { rescue: true, ..ReadPolicy::UNTIED }] {
+            let options = ReadOptions { policy: Some(policy), ..options.clone() };
+            let text = bed.client.get_with("k007", options.clone()).await.unwrap_err().to_string();
+            assert!(text.contains(&format!("leave out `{policy}`")), "{text}");
+            let many = bed.client.multi_get(["k007"]).with(options).send().await;
+            assert!(many.unwrap_err().to_string().contains("alone is asked once"));
         }
     }
     let nobody = ReadOptions {

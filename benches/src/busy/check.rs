@@ -11,6 +11,7 @@ use super::scene;
 use anyhow::{Result, bail};
 use std::fmt::Write;
 use std::time::Duration;
+use tiedkv_client::options::BadChoice;
 
 /// What became of one bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +87,8 @@ pub fn parts(
     let names = |list: &str| list.split(',').map(str::to_owned).collect::<Vec<_>>();
     let (scenes, policies) = (scenes.map(names), policies.map(names));
     if let Some(unknown) = scenes.iter().flatten().find(|name| !known.contains(name)) {
-        bail!("`{unknown}` is no scene of --check; want some of: {}", known.join(", "));
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        return Err(BadChoice::new("scene of --check", unknown, &known).into());
     }
     let wanted = |names: &Option<Vec<String>>, name: &str| {
         names.as_ref().is_none_or(|all| all.iter().any(|one| one == name))

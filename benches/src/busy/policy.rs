@@ -6,6 +6,7 @@ use crate::scenes::VIEWS;
 use std::borrow::Cow;
 use std::time::Duration;
 use tiedkv_client::gate::GateSettings;
+use tiedkv_client::options::BadChoice;
 use tiedkv_client::select::Choice;
 use tiedkv_client::{Config, ReadPolicy};
 
@@ -146,14 +147,6 @@ pub const POLICIES: [BusyPolicy; 12] = [
     ),
 ];
 
-/// A text that names no policy.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no policy of the benchmark; want one of: {all}")]
-pub struct BadPolicy {
-    text: String,
-    all: String,
-}
-
 /// Tie delays of 0, L, 2 L, as the round trip says, and 5 L, where L is about 100 us (loopback).
 const DELAYS: &str = "tied2@0us,tied2@100us,tied2@200us,tied2,tied2@500us";
 /// Hedges from often to rarely; untied reads are what they are compared with.
@@ -163,8 +156,8 @@ const HEDGES: &str = "untied,hedged@p50,hedged@p75,hedged@p90,hedged@p95,hedged@
 /// fixed tie delay, `hedged@p90` hedges at the p90, as often as it takes (budget of 100 %).
 ///
 /// # Errors
-/// Names what is no policy.
-pub fn named(names: &str) -> Result<Vec<BusyPolicy>, BadPolicy> {
+/// Names what is no policy, and the nearest.
+pub fn named(names: &str) -> Result<Vec<BusyPolicy>, BadChoice> {
     if names == "all" {
         return Ok(POLICIES.to_vec());
     }
@@ -176,10 +169,11 @@ pub fn named(names: &str) -> Result<Vec<BusyPolicy>, BadPolicy> {
     let names = names.split(',').map(group).collect::<Vec<_>>().join(",");
     let find = |name: &str| {
         let plain = POLICIES.into_iter().find(|policy| policy.name == name);
-        plain.or_else(|| swept(name)).ok_or_else(|| BadPolicy {
-            text: name.to_owned(),
-            all: POLICIES.map(|policy| policy.name.into_owned()).join(", ")
-                + ", tied2@400us, hedged@p90, delays, hedges, all",
+        plain.or_else(|| swept(name)).ok_or_else(|| {
+            let policies = POLICIES;
+            let mut names: Vec<&str> = policies.iter().map(|policy| policy.name.as_ref()).collect();
+            names.extend(["tied2@400us", "hedged@p90", "delays", "hedges", "all"]);
+            BadChoice::new("policy of the benchmark", name, &names)
         })
     };
     let mut found: Vec<BusyPolicy> = Vec::new();

@@ -4,6 +4,7 @@ use crate::load::run::Fan;
 use crate::load::workload::{Sizes, Workload};
 use std::borrow::Cow;
 use std::time::Duration;
+use tiedkv_client::options::BadChoice;
 use tiedkv_protocol::request::{Class, Disturbance};
 
 /// Mean service time of the modelled device, microseconds: S of the profile.
@@ -265,14 +266,6 @@ pub fn all() -> Vec<BusyScene> {
     ]
 }
 
-/// A text that names no scene.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no scene of the benchmark; want one of: {all}")]
-pub struct BadScene {
-    text: String,
-    all: String,
-}
-
 /// Idle and busy with service times from 1 to 20 ms.
 const SERVICES: &str = "idle@1ms,busy@1ms,idle@2ms,busy@2ms,idle,busy,idle@10ms,busy@10ms,idle@20ms,busy@20ms";
 
@@ -280,20 +273,18 @@ const SERVICES: &str = "idle@1ms,busy@1ms,idle@2ms,busy@2ms,idle,busy,idle@10ms,
 /// 1 to 20 ms, and `busy@2ms` is busy with a mean service time of 2 ms (1 to 100).
 ///
 /// # Errors
-/// Names what is no scene.
-pub fn named(names: &str) -> Result<Vec<BusyScene>, BadScene> {
+/// Names what is no scene, and the nearest.
+pub fn named(names: &str) -> Result<Vec<BusyScene>, BadChoice> {
     let group = |name| if name == "services" { SERVICES } else { name };
     let names = names.split(',').map(group).collect::<Vec<_>>().join(",");
     let mut scenes = Vec::new();
     for name in names.split(',').filter(|name| !name.is_empty()) {
         let found = find(name);
         if found.is_empty() {
-            let all: Vec<String> = all().iter().map(|scene| scene.name.to_string()).collect();
-            let all = format!(
-                "{}, loads, services, or one of them with another service time, such as busy@2ms",
-                all.join(", ")
-            );
-            return Err(BadScene { text: name.to_owned(), all });
+            let scenes = all();
+            let mut names: Vec<&str> = scenes.iter().map(|scene| scene.name.as_ref()).collect();
+            names.extend(["loads", "services", "busy@2ms"]);
+            return Err(BadChoice::new("scene of the benchmark", name, &names));
         }
         scenes.extend(found);
     }
@@ -344,7 +335,8 @@ mod tests {
             assert_eq!(named(&scene.name).unwrap(), std::slice::from_ref(scene));
         }
         assert_eq!(named("loads").unwrap().len(), 9);
-        assert!(named("busy,lazy").unwrap_err().to_string().contains("`lazy`"));
+        let wrong = named("busy,idel").unwrap_err().to_string();
+        assert!(wrong.contains("`idel`") && wrong.contains("did you mean `idle`?"), "{wrong}");
     }
 
     #[test]
