@@ -152,7 +152,7 @@ mod tests {
         let error = |text: &str| parse(text).unwrap_err();
         assert!(error("mode = on\nmode = off").contains("line 2: `mode` stands twice"));
         assert!(error("\nmod = off").contains("line 2: `mod` is not known; did you mean `mode`?"));
-        assert!(error("put.mode = off").contains("none of get, multi_get, scan"));
+        assert!(error("gte.mode = off").contains("did you mean `get`? (one of: get, multi_get, scan)"));
         assert!(error("mode = maybe").contains("neither"));
         assert!(error("share = 0.5\nmode = off").contains("only in mode `on`"));
         assert!(error("off").contains("want name = value"));
