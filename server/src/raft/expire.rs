@@ -1,6 +1,9 @@
 //! Keeps log time going on the leader: a tick per second while keys are to expire and nothing is written, removal of
 //! what has expired, in small pieces, and questions to the other members when this one's clock seems to be ahead.
 //!
+//! A write whose stamp is held back waits for the answers: after an outage log time stands where it stood before, and a
+//! time to live counted from there would end as soon as log time catches up.
+//!
 //! Decides nothing about time: [`log_time`](crate::raft::log_time) does. Removing is applied by the state machine, the
 //! same on every replica; here is only said up to where.
 
@@ -13,6 +16,8 @@ use crate::raft::write::WritePath;
 use crate::storage::expiry::Expiry;
 use crate::storage::fjall_store::FjallStore;
 use crate::storage::state_store::{StorageError, View};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +25,7 @@ use tiedkv_protocol::hello::{Member, Topology};
 use tiedkv_protocol::ids::NodeId;
 use tiedkv_protocol::moment::Moment;
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 /// Log time moves on at least this often while keys are to expire.
 pub const TICK: Duration = Duration::from_secs(1);
@@ -48,23 +53,32 @@ pub(super) struct Keeper {
 /// The log time of this member, shared by who stamps entries and who keeps it going.
 pub struct SharedTime {
     time: Mutex<LogTime>,
+    /// A stamp was held back, and the others have not been asked since.
     held: watch::Sender<bool>,
+    /// When they were asked last.
+    asked: Mutex<Option<Moment>>,
 }
 
 impl SharedTime {
     /// After the last entry applied before the start.
     pub fn new(stamp_ms: u64) -> Arc<Self> {
         let time = Mutex::new(LogTime::new(stamp_ms, clock::now()));
-        Arc::new(Self { time, held: watch::Sender::new(false) })
+        Arc::new(Self { time, held: watch::Sender::new(false), asked: Mutex::new(None) })
     }
 
-    /// The stamp of an entry that is made now.
-    pub fn stamp_ms(&self) -> u64 {
-        let stamp = self.time.lock().stamp(wall_ms(), clock::now());
-        if stamp.held {
+    /// The stamp of entries that are made now. Waits, at most [`CLOCK_MAX`], while the others are asked whether log time
+    /// may follow this node's clock, but not again within [`TICK`]: a clock that is wrong costs a question a second.
+    pub async fn stamp_ms(&self) -> u64 {
+        let now = clock::now();
+        if self.time.lock().holds(wall_ms(), now) {
+            let mut held = self.held.subscribe();
             self.held.send_if_modified(|held| !std::mem::replace(held, true));
+            let lately = self.asked.lock().is_some_and(|asked| now.since(asked) < TICK);
+            if !lately && timeout(CLOCK_MAX, held.wait_for(|held| !held)).await.is_err() {
+                tracing::debug!("nobody said in time whether log time may follow this node's clock");
+            }
         }
-        stamp.ms
+        self.time.lock().stamp(wall_ms(), clock::now()).ms
     }
 }
 
@@ -75,9 +89,24 @@ fn wall_ms() -> u64 {
 impl Keeper {
     /// Works until the group ends.
     pub(super) async fn run(self) {
+        tokio::join!(self.ask_when_held(), self.keep());
+    }
+
+    /// Asks as soon as a stamp was held back, and at most once a [`TICK`].
+    async fn ask_when_held(&self) {
+        let mut held = self.time.held.subscribe();
+        while held.wait_for(|held| *held).await.is_ok() {
+            self.ask().await;
+            *self.time.asked.lock() = Some(clock::now());
+            self.time.held.send_replace(false);
+            sleep(TICK).await;
+        }
+    }
+
+    async fn keep(&self) {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut moved, mut asked) = (Seen::now(&self.store), Moment::ZERO);
+        let mut moved = Seen::now(&self.store);
         // What was removed lies before this: entries added later lie behind the log time of then.
         let mut swept: Option<Expiry> = None;
         loop {
@@ -88,10 +117,6 @@ impl Keeper {
             if self.writes.leader() != Some(self.own) {
                 swept = None;
                 continue;
-            }
-            if *self.time.held.borrow() && now.since(asked) >= TICK {
-                asked = now;
-                self.ask().await;
             }
             match self.due(swept.as_ref(), moved.stamp_ms) {
                 Ok(Due::Sweep(bound)) => {
@@ -132,19 +157,32 @@ impl Keeper {
         }
     }
 
-    /// Asks the other members for their clocks.
+    /// Asks the other members for their clocks, until log time may follow this one's or all have answered.
     async fn ask(&self) {
         let members = self.topology.borrow().members.clone();
         let voters: Vec<&Member> = members.iter().filter(|member| !member.learner).collect();
         let others = voters.iter().filter(|member| member.node != self.own);
-        let answers = futures_util::future::join_all(others.map(|member| self.clock_of(member))).await;
-        let clocks: Vec<u64> = answers.into_iter().flatten().chain([wall_ms()]).collect();
-        if self.time.time.lock().agree(clocks, voters.len(), clock::now()) {
+        let mut answers: FuturesUnordered<_> = others.map(|member| self.clock_of(member)).collect();
+        let mut clocks = vec![wall_ms()];
+        let mut further = false;
+        loop {
+            let held = {
+                let (mut time, now) = (self.time.time.lock(), clock::now());
+                further |= time.agree(clocks.clone(), voters.len(), now);
+                time.holds(wall_ms(), now)
+            };
+            if !held {
+                break;
+            }
+            // Those that answered first may be behind: only the others can tell then.
+            let Some(answer) = answers.next().await else { break };
+            clocks.extend(answer);
+        }
+        if further {
             tracing::info!("log time goes on from the clocks of a majority");
         } else {
             tracing::warn!("this node's clock is ahead of those of a majority; log time does not follow it");
         }
-        self.time.held.send_replace(false);
     }
 
     async fn clock_of(&self, member: &Member) -> Option<u64> {

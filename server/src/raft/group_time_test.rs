@@ -91,6 +91,34 @@ fn an_election_and_a_restart_of_all_neither_lengthen_a_time_nor_bring_a_key_back
     }
 }
 
+/// Log time stands still while nobody runs; the first write afterwards must not count from there.
+#[test]
+fn the_first_time_to_live_after_an_outage_is_as_long_as_asked_for() {
+    let mut cluster = Cluster::start(|_| ());
+    cluster.leader();
+    let before = cluster.put("before", "1").position;
+    (0..3).for_each(|index| cluster.applied(index, before));
+    (0..3).for_each(|index| cluster.groups[index] = None);
+    let stopped = Instant::now();
+    eventually("an outage", || (stopped.elapsed() > Duration::from_secs(5)).then_some(()));
+    (0..3).for_each(|index| cluster.boot(index));
+    let begun = Instant::now();
+    let position = put_for(&cluster, "lease", Duration::from_secs(3));
+    let leader = cluster.leader();
+    cluster.applied(leader, position);
+    // Log time catches up by now, if it did not before.
+    let mut writes = 0;
+    eventually("a second and a half", || {
+        cluster.put(&format!("w{writes}"), "1");
+        writes += 1;
+        let alive = cluster.get(cluster.leader(), "lease");
+        assert_eq!(alive.as_deref(), Some("v"), "gone after {:?} of 3 s", begun.elapsed());
+        (begun.elapsed() > Duration::from_millis(1_500)).then_some(())
+    });
+    eventually("it is gone in its time", || cluster.get(cluster.leader(), "lease").is_none().then_some(()));
+    assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
+}
+
 #[test]
 fn thousands_of_keys_that_expire_together_are_removed_while_writes_go_on() {
     let cluster = Cluster::start(|_| ());

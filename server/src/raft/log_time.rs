@@ -34,15 +34,23 @@ impl LogTime {
         Self { anchor_ms: stamp_ms, anchor_at: now, last_ms: stamp_ms }
     }
 
+    /// Whether the stamp of an entry made now would be held back.
+    pub fn holds(&self, wall_ms: u64, now: Moment) -> bool {
+        self.last_ms != 0 && wall_ms > self.most(now)
+    }
+
+    /// How far stamps may go now without others agreeing.
+    fn most(&self, now: Moment) -> u64 {
+        let passed = u64::try_from(now.since(self.anchor_at).as_millis()).unwrap_or(u64::MAX);
+        self.anchor_ms.saturating_add(passed).saturating_add(STEP_MAX_MS)
+    }
+
     /// The stamp of an entry that is made now. Before the first stamp of all (0) any wall clock is believed.
     pub fn stamp(&mut self, wall_ms: u64, now: Moment) -> Stamp {
-        let passed = u64::try_from(now.since(self.anchor_at).as_millis()).unwrap_or(u64::MAX);
-        let most = self.anchor_ms.saturating_add(passed).saturating_add(STEP_MAX_MS);
-        let first = self.last_ms == 0;
-        if first {
+        let (held, most) = (self.holds(wall_ms, now), self.most(now));
+        if self.last_ms == 0 {
             (self.anchor_ms, self.anchor_at) = (wall_ms, now);
         }
-        let held = !first && wall_ms > most;
         self.last_ms = self.last_ms.max(if held { most } else { wall_ms });
         Stamp { ms: self.last_ms, held }
     }
@@ -115,6 +123,7 @@ mod tests {
         assert!(!time.agree(vec![T + hour, T + 1, T + 2], 3, at(2)));
         assert!(!time.agree(vec![T + hour], 3, at(2)), "nobody else answered");
         assert!(time.agree(vec![T + hour, T + hour - 70, T], 3, at(2)));
+        assert!(!time.holds(T + hour, at(3)));
         assert_eq!(stamp(&mut time, T + hour, 3), (T + hour, false));
         let mut alone = LogTime::new(T, at(0));
         assert!(stamp(&mut alone, T + hour, 1).1);

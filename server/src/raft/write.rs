@@ -167,7 +167,10 @@ impl WritePath {
         self.check_leads()?;
         self.disk.check()?;
         let busy = || {
-            let mut failure = Failure::new(ErrorCode::Busy, "too many writes wait for their quorum");
+            let message = format!(
+                "at most {WRITES_MAX} writes and {WRITE_BYTES_MAX} bytes of them wait for their quorum at once"
+            );
+            let mut failure = Failure::new(ErrorCode::Busy, message);
             failure.retry_after_us = 5_000;
             failure
         };
@@ -243,7 +246,7 @@ impl Proposer {
         let mut arrived = Vec::new();
         // What arrives while a batch is proposed forms the next one.
         while inbox.recv_many(&mut arrived, BATCH_MAX).await > 0 {
-            let stamp_ms = self.time.stamp_ms();
+            let stamp_ms = self.time.stamp_ms().await;
             let now = instant_now();
             let batch: Vec<Pending> =
                 arrived.drain(..).filter_map(|pending| take(pending, now, stamp_ms)).collect();
