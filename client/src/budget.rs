@@ -28,6 +28,19 @@ impl Default for BudgetSettings {
 const TOKEN: u64 = 1_000_000;
 
 /// The bucket. Over any window: tokens taken <= ratio x good answers + burst + floor x window.
+///
+/// ```
+/// use tiedkv_client::budget::{Budget, BudgetSettings};
+/// use tiedkv_protocol::moment::Moment;
+///
+/// let settings = BudgetSettings { ratio: 0.5, burst: 1.0, floor_per_second: 0.0 };
+/// let mut budget = Budget::new(settings, Moment::ZERO);
+/// assert!(budget.take(Moment::ZERO));
+/// assert!(!budget.take(Moment::ZERO), "the burst is spent");
+/// budget.good_answer();
+/// budget.good_answer();
+/// assert!(budget.take(Moment::ZERO), "two answers pay for one");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Budget {
     per_answer: u64,

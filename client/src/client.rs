@@ -20,6 +20,19 @@ use tiedkv_protocol::request::AdminOperation;
 
 /// A client of one cluster. Cheap to clone; clones share connections, session and budget. Must be made and used
 /// within a tokio runtime; its few tasks end when the last clone and view are dropped.
+///
+/// ```no_run
+/// use tiedkv_client::Client;
+///
+/// # async fn example() -> Result<(), tiedkv_client::Error> {
+/// let client = Client::connect_url("tiedkv://127.0.0.1:7400/?certs=certs").await?;
+/// client.put("greeting", "hello").await?;
+/// if let Some(found) = client.get("greeting").await? {
+///     println!("{} bytes, version {}", found.value.len(), found.version);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(crate) view: View,

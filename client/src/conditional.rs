@@ -7,8 +7,21 @@ use tiedkv_protocol::atomic::{Atomic, Condition, Current, Expect, Operation};
 use tiedkv_protocol::ids::{NodeId, PositionToken};
 
 /// Conditions and operations that are applied together or not at all. At most 1,000 of each, at least one operation,
-/// keys and values together at most 8 MiB, no key changed twice; reaching a bound is an error before anything is
-/// sent.
+/// keys and values together at most 8 MiB (of one operation under at most one condition the values alone), no key changed
+/// twice; reaching a bound is an error before anything is sent.
+///
+/// ```no_run
+/// use tiedkv_client::{Batch, Client, Conditional, Expect};
+///
+/// # async fn example(client: Client) -> Result<(), tiedkv_client::Error> {
+/// let batch = Batch::new().when("lock", Expect::Absent).put("lock", "me").increment("taken", 1);
+/// match client.batch(batch).await? {
+///     Conditional::Applied(applied) => println!("taken {:?} times", applied.numbers),
+///     Conditional::Unmet(unmet) => println!("held: {:?}", unmet.current),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     atomic: Atomic,

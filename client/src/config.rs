@@ -193,6 +193,14 @@ impl Config {
 
     /// Reads a connection string; see the head of this room for the form.
     ///
+    /// ```
+    /// # use tiedkv_client::{Config, Level};
+    /// let config = Config::from_url("tiedkv://127.0.0.1:7400,db:7410/?certs=certs&read=stale")?;
+    /// assert_eq!(config.seeds, ["127.0.0.1:7400", "db:7410"]);
+    /// assert_eq!(config.level, Level::Stale { bound: None });
+    /// # Ok::<(), tiedkv_client::config::ConfigError>(())
+    /// ```
+    ///
     /// # Errors
     /// Names the wrong part and what would be right.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {

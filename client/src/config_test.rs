@@ -69,6 +69,7 @@ fn policies_of_operations_and_levels_are_read_and_writes_are_refused() {
     assert!(config.engine.gate.is_some(), "judged by default");
     assert!(error("tiedkv://a:1/?certs=d&policy.put=tied2").contains("no read policy takes one"));
     assert!(error("tiedkv://a:1/?certs=d&policy.gte=tied2").contains("want get, multi_get or scan"));
+    assert!(error("tiedkv://a:1/?certs=d&policy.gte=tied2").contains("did you mean `get`?"));
 }
 
 #[test]

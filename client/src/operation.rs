@@ -2,6 +2,7 @@
 //!
 //! Names only. Which policy a kind of read has is [`crate::policy`]'s to say.
 
+use crate::nearest::nearest;
 use crate::options::Level;
 use std::fmt;
 use std::str::FromStr;
@@ -113,7 +114,7 @@ impl FromStr for SortName {
         if ["put", "delete", "del", "write", "batch", "cas", "increment"].contains(&operation) {
             return Err(NoSort::Write(operation.to_owned()));
         }
-        let unknown = || NoSort::Unknown(text.chars().take(80).collect());
+        let unknown = || unknown_sort(text, operation, level);
         let operation = Operation::ALL.into_iter().find(|one| one.name() == operation).ok_or_else(unknown)?;
         let level = match level {
             None => None,
@@ -121,6 +122,16 @@ impl FromStr for SortName {
         };
         Ok(Self { operation, level })
     }
+}
+
+/// Names the nearest right one, with a level if the wrong one has one.
+fn unknown_sort(text: &str, operation: &str, level: Option<&str>) -> NoSort {
+    let operation = nearest(operation, &Operation::ALL.map(Operation::name));
+    let right = match level {
+        None => operation.to_owned(),
+        Some(level) => format!("{operation}.{}", nearest(level, &LevelName::ALL.map(LevelName::name))),
+    };
+    NoSort::Unknown { text: text.chars().take(80).collect(), nearest: right }
 }
 
 /// Why a text names no sort of read.
@@ -132,8 +143,15 @@ pub enum NoSort {
     )]
     Write(String),
     /// It names nothing.
-    #[error("`{0}` is no read: want get, multi_get or scan, each also with .stale, .session or .linearizable")]
-    Unknown(String),
+    #[error(
+        "`{text}` is no read; did you mean `{nearest}`? (want get, multi_get or scan, each also with .stale, .session or .linearizable)"
+    )]
+    Unknown {
+        /// The wrong text.
+        text: String,
+        /// The nearest right one.
+        nearest: String,
+    },
 }
 
 #[cfg(test)]
@@ -158,5 +176,18 @@ mod tests {
         assert_eq!("get".parse(), Ok(SortName { operation: Operation::Get, level: None }));
         assert!("put".parse::<SortName>().unwrap_err().to_string().contains("apply it twice"));
         assert!("get.fresh".parse::<SortName>().unwrap_err().to_string().contains("no read"));
+    }
+
+    #[test]
+    fn a_mistyped_name_is_told_the_nearest_one() {
+        for (wrong, right) in [
+            ("gte", "`get`"),
+            ("multiget", "`multi_get`"),
+            ("scna.stal", "`scan.stale`"),
+            ("get.linearisable", "`get.linearizable`"),
+        ] {
+            let error = wrong.parse::<SortName>().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{wrong}` is no read; did you mean {right}?")), "{error}");
+        }
     }
 }

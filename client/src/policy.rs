@@ -65,6 +65,15 @@ impl Shape {
 }
 
 /// How a read is sent. Default: `tied2+rescue`.
+///
+/// ```
+/// use tiedkv_client::ReadPolicy;
+///
+/// let policy: ReadPolicy = "tied3+rescue".parse()?;
+/// assert_eq!(policy, ReadPolicy::TIED3.with_rescue());
+/// assert_eq!(policy.width(), 3);
+/// # Ok::<(), tiedkv_client::policy::BadPolicy>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadPolicy {
     /// The copies that race.

@@ -133,7 +133,7 @@ pub enum AtomicError {
     /// A value is too long.
     #[error("a value of {0} bytes; at most {VALUE_BYTES_MAX} are allowed")]
     Value(usize),
-    /// All keys and values together are too long.
+    /// All that the bound counts is too long together; see [`Atomic::check`].
     #[error("a batch of {0} bytes; at most {BATCH_BYTES_MAX} are allowed")]
     Bytes(usize),
     /// A time to live is out of its range.
@@ -164,7 +164,24 @@ impl Atomic {
         conditions.chain(operations).sum()
     }
 
-    /// Checks every bound and that no key is changed twice.
+    fn keys(&self) -> impl Iterator<Item = &Bytes> {
+        let conditions = self.conditions.iter().map(|condition| &condition.key);
+        conditions.chain(self.operations.iter().map(Operation::key))
+    }
+
+    /// What the bound of a batch counts. One operation under at most one condition is held to the bounds of a put: its
+    /// keys do not count, as frames have room for two of the longest beside the longest value.
+    fn counted_bytes(&self) -> usize {
+        let all = self.bytes();
+        if self.operations.len() > 1 || self.conditions.len() > 1 {
+            return all;
+        }
+        all - self.keys().map(Bytes::len).sum::<usize>()
+    }
+
+    /// Checks every bound and that no key is changed twice. Of one operation under at most one condition only the values
+    /// count for the bound of a batch, so that it takes a value as long as that of a put; a value that is compared
+    /// counts with it. Of all others keys and values count.
     ///
     /// # Errors
     /// Names the first bound that is broken, and the size.
@@ -177,9 +194,7 @@ impl Atomic {
                 return Err(AtomicError::Count { what, count, least });
             }
         }
-        let keys = self.conditions.iter().map(|condition| &condition.key);
-        let keys = keys.chain(self.operations.iter().map(Operation::key));
-        if let Some(key) = keys.into_iter().find(|key| key.is_empty() || key.len() > KEY_BYTES_MAX) {
+        if let Some(key) = self.keys().find(|key| key.is_empty() || key.len() > KEY_BYTES_MAX) {
             return Err(AtomicError::Key(key.len()));
         }
         for operation in &self.operations {
@@ -189,8 +204,9 @@ impl Atomic {
                 _ => {}
             }
         }
-        if self.bytes() > BATCH_BYTES_MAX {
-            return Err(AtomicError::Bytes(self.bytes()));
+        let counted = self.counted_bytes();
+        if counted > BATCH_BYTES_MAX {
+            return Err(AtomicError::Bytes(counted));
         }
         if self.operations.len() > 1 {
             let mut seen = BTreeSet::new();
@@ -296,8 +312,54 @@ mod tests {
         assert_eq!(of(vec![ttl(Some(TTL_MS_MAX + 1))]), Err(AtomicError::Ttl(TTL_MS_MAX + 1)));
         assert_eq!(of(vec![ttl(Some(TTL_MS_MAX))]), Ok(()));
         assert_eq!(of(vec![ttl(None)]), Ok(()));
-        let both = Atomic::compare("k".into(), Expect::Value(vec![0; BATCH_BYTES_MAX].into()), put("k"));
+        let both = Atomic::compare("k".into(), Expect::Value(vec![0; BATCH_BYTES_MAX + 1].into()), put("k"));
         assert!(matches!(both.check(), Err(AtomicError::Bytes(_))));
+    }
+
+    #[test]
+    fn a_batch_has_at_most_a_thousand_conditions_and_changes_a_key_once() {
+        let of = |count: usize| {
+            let conditions = (0..count)
+                .map(|index| Condition { key: Bytes::from(index.to_string()), expect: Expect::Absent })
+                .collect();
+            Atomic { conditions, operations: vec![put("a")] }.check()
+        };
+        assert_eq!(of(BATCH_OPERATIONS_MAX), Ok(()));
+        let over = AtomicError::Count { what: "conditions of a batch", count: BATCH_OPERATIONS_MAX + 1, least: 0 };
+        assert_eq!(of(BATCH_OPERATIONS_MAX + 1), Err(over));
+        let operations = vec![put("a"), put("b"), Operation::Delete { key: "a".into() }];
+        assert_eq!(Atomic { conditions: Vec::new(), operations }.check(), Err(AtomicError::Twice(1)));
+    }
+
+    #[test]
+    fn one_operation_takes_the_longest_value_beside_the_longest_keys() {
+        let key = || Bytes::from(vec![b'k'; KEY_BYTES_MAX]);
+        let value = |bytes: usize| Bytes::from(vec![7; bytes]);
+        let put_for = |bytes: usize| Operation::PutFor { key: key(), value: value(bytes), ttl_ms: TTL_MS_MAX };
+        let alone = |bytes: usize| Atomic { conditions: Vec::new(), operations: vec![put_for(bytes)] }.check();
+        assert_eq!(alone(VALUE_BYTES_MAX), Ok(()));
+        let over = alone(VALUE_BYTES_MAX + 1).unwrap_err();
+        assert_eq!(over, AtomicError::Value(VALUE_BYTES_MAX + 1));
+        assert!(over.to_string().contains(&VALUE_BYTES_MAX.to_string()), "{over}");
+
+        let longest = [Expect::Absent, Expect::Version(Version(u64::MAX)), Expect::Value(Bytes::new())];
+        for expect in longest {
+            let atomic = Atomic::compare(key(), expect, put_for(VALUE_BYTES_MAX));
+            assert_eq!(atomic.check(), Ok(()));
+            let body = atomic.encode().unwrap();
+            assert!(body.len() + crate::limits::HEADER_BYTES_MAX + 64 <= crate::limits::FRAME_BYTES_MAX);
+        }
+        let delete = Operation::Delete { key: key() };
+        assert_eq!(Atomic::compare(key(), Expect::Value(value(VALUE_BYTES_MAX)), delete).check(), Ok(()));
+
+        // A value that is compared counts with the new one: both may not be the longest.
+        let of = |old: usize, new: usize| Atomic::compare(key(), Expect::Value(value(old)), put_for(new)).check();
+        assert_eq!(of(BATCH_BYTES_MAX - 5, 5), Ok(()));
+        assert_eq!(of(BATCH_BYTES_MAX - 5, 6), Err(AtomicError::Bytes(BATCH_BYTES_MAX + 1)));
+        // So do the keys where there are more than two.
+        let mut two = Atomic::compare(key(), Expect::Present, put_for(VALUE_BYTES_MAX));
+        two.conditions.push(Condition { key: "other".into(), expect: Expect::Absent });
+        assert_eq!(two.check(), Err(AtomicError::Bytes(two.bytes())));
     }
 
     #[test]

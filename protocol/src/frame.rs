@@ -158,6 +158,22 @@ pub fn encode_head<T: Serialize>(
 
 /// Cuts received bytes into frames. Holds at most one incomplete frame plus what was fed at once; memory grows
 /// with the bytes received, never with a length that was only claimed.
+///
+/// ```
+/// use tiedkv_protocol::frame::{FrameDecoder, FrameKind, encode};
+/// use tiedkv_protocol::ids::RequestId;
+/// use tiedkv_protocol::request::Ping;
+///
+/// let mut bytes = Vec::new();
+/// encode(FrameKind::Ping, &Ping { request: RequestId(7) }, b"", &mut bytes)?;
+/// let mut decoder = FrameDecoder::default();
+/// decoder.feed(&bytes[..5]);
+/// assert_eq!(decoder.next_frame()?, None);
+/// decoder.feed(&bytes[5..]);
+/// let frame = decoder.next_frame()?;
+/// assert_eq!(frame.and_then(|frame| frame.request()), Some(RequestId(7)));
+/// # Ok::<(), tiedkv_protocol::frame::FrameError>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct FrameDecoder {
     buffer: BytesMut,

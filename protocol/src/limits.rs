@@ -33,7 +33,8 @@ pub const TTL_MS_MAX: u64 = 10 * 365 * 86_400_000;
 pub const HEADER_BYTES_MAX: usize = 16 * 1024;
 /// Most operations of one atomic write, and most conditions.
 pub const BATCH_OPERATIONS_MAX: usize = 1_000;
-/// Most bytes of all keys and values of one atomic write, those of its conditions counted.
+/// Most bytes of all keys and values of one atomic write, those of its conditions counted; of its values alone if it is
+/// one operation under at most one condition.
 pub const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Longest frame on the wire after its length field: a value or a batch, with the names and lengths of its parts.
 pub const FRAME_BYTES_MAX: usize = VALUE_BYTES_MAX + 64 * 1024 + HEADER_BYTES_MAX + 64;

@@ -134,7 +134,7 @@ impl PathState {
                 self.register(copy, now);
             }
             Err(NotIn::Withdrawn) => self.counters.withdrawn.add_one(),
-            Err(refusal) => self.turn_away(caller, id, not_in(refusal)),
+            Err(refusal) => self.turn_away(caller, id, not_in(refusal, self.config.caller_rate_max)),
         }
     }
 
@@ -255,7 +255,7 @@ impl PathState {
     }
 }
 
-fn not_in(refusal: NotIn) -> Failure {
+fn not_in(refusal: NotIn, rate_max: u32) -> Failure {
     let busy = |message: String, wait: Duration| Failure {
         retry_after_us: u64::try_from(wait.as_micros()).unwrap_or(u64::MAX),
         ..Failure::new(ErrorCode::Busy, message)
@@ -273,7 +273,29 @@ fn not_in(refusal: NotIn) -> Failure {
             let limit = "as many as connection_in_flight_max says";
             busy(format!("the connection has {count} copies in flight here, {limit}"), a_little)
         }
-        NotIn::TooFast(wait) => busy("the caller sends faster than caller_rate_max says".to_owned(), wait),
+        NotIn::TooFast(wait) => {
+            let limit = "as many as caller_rate_max says";
+            busy(format!("the caller sends more than {rate_max} copies per second, {limit}"), wait)
+        }
         NotIn::Withdrawn => Failure::new(ErrorCode::Internal, "a withdrawn copy ends silently"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_at_a_cap_names_the_setting_its_number_and_when_to_come_back() {
+        let wait = Duration::from_millis(3);
+        for (refusal, number, setting, retry_after_us) in [
+            (NotIn::CallerFull(7), "7 copies", "caller_in_flight_max", 1_000),
+            (NotIn::ConnectionFull(8), "8 copies", "connection_in_flight_max", 1_000),
+            (NotIn::TooFast(wait), "900 copies per second", "caller_rate_max", 3_000),
+        ] {
+            let failure = not_in(refusal, 900);
+            assert_eq!((failure.code, failure.retry_after_us), (ErrorCode::Busy, retry_after_us));
+            assert!(failure.message.contains(number) && failure.message.contains(setting), "{}", failure.message);
+        }
     }
 }
