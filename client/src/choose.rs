@@ -92,8 +92,10 @@ pub(crate) fn choose(view: &ViewInner, own: &mut Own, wish: Wish<'_>, now: Momen
         own.sync(&replicas, &table, &connections.board, now);
         let decision = own.engine.decide(asked, deadline, &replicas, &ways, now, &mut own.rng);
         let shadow = if short { own.engine.shadow_due(now) } else { None };
-        // Names the read and draws its modelled service; who may cancel it is the tie id's secret, not this one's.
-        (decision, shadow, ReadId(own.rng.random()))
+        // Names the read and draws its modelled service; who may cancel it is the tie id's secret, not this one's. The
+        // parts of a call are reads of their own: one identity would give all of them the same draw.
+        let named = options.read.filter(|_| asked.call.is_none() && matches!(what, ReadOperation::Get { .. }));
+        (decision, shadow, named.unwrap_or_else(|| ReadId(own.rng.random())))
     };
     let Decision { mut plan, not_tied, hold_out, observed } = decision;
     if let Some(only) = options.node {
@@ -134,5 +136,32 @@ impl Ways for TableWays<'_> {
 
     fn one_way(&self, node: NodeId) -> Option<Duration> {
         self.table.peer(node).and_then(|peer| peer.one_way())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_node::FakeCluster;
+    use crate::policy::ReadPolicy;
+    use crate::test_support::{connect, run, stale};
+
+    #[test]
+    fn a_get_keeps_the_identity_it_was_given_and_the_parts_of_a_call_do_not() {
+        run(async {
+            let cluster = FakeCluster::start(3).await;
+            let client = connect(&cluster).await;
+            let named = ReadOptions { read: Some(ReadId(7)), ..stale(ReadPolicy::UNTIED) };
+            let read = client.get_with("k", named.clone()).await.unwrap();
+            assert_eq!(read.report.read, ReadId(7));
+            let other = client.get_with("k", stale(ReadPolicy::UNTIED)).await.unwrap();
+            assert_ne!(other.report.read, ReadId(7));
+            let keys = (0..20).map(|number| format!("k{number}"));
+            let many = client.multi_get(keys).with(named).send().await.unwrap();
+            assert_eq!(many.values.len(), 20);
+            let reads = cluster.reads();
+            let named = reads.iter().filter(|(_, read)| read.read == ReadId(7)).count();
+            assert!(named == 1 && reads.len() > 2, "{named} of {}", reads.len());
+        });
     }
 }

@@ -380,9 +380,13 @@ impl Engine {
         EngineHost { engine: self, asked, ways, tie_id, rng }
     }
 
-    /// A token for a copy that no race sends: a shadow read or a sample.
-    pub fn shadow_token(&mut self, now: Moment) -> bool {
-        self.extras_out < self.settings.extras_out_max && !self.gate.no_extra_copies() && self.budget.take(now)
+    /// A token for a sample to `node`: a copy that no race sends. Few are out to one node, for nothing ends them.
+    pub fn sample_token(&mut self, node: NodeId, now: Moment) -> bool {
+        self.probation.shadows_out(node) < SAMPLES_OUT_MAX && self.shadow_token(now)
+    }
+
+    fn shadow_token(&mut self, now: Moment) -> bool {
+        !self.gate.no_extra_copies() && self.budget.take(now)
     }
 
     /// A replica on probation that a shadow read is due for; its token is taken.
@@ -434,14 +438,15 @@ impl Engine {
         self.loads.iter().find(|(known, _)| *known == node).map(|(_, load)| *load).unwrap_or_default()
     }
 
-    /// Copies counted as out beyond the first ones.
+    /// Hedges and rescues that are out.
     pub fn extras_out(&self) -> u32 {
         self.extras_out
     }
 
-    /// Whether a copy of this kind counts among those that are bounded.
+    /// Whether a copy of this kind counts among those that are bounded. Shadows have a bound of their own: a replica
+    /// that leaves them unanswered must not keep hedges and rescues away from the others.
     pub(crate) fn bounded(kind: CopyKind) -> bool {
-        kind.is_extra()
+        matches!(kind, CopyKind::Hedge | CopyKind::Rescue)
     }
 }
 
@@ -451,6 +456,9 @@ impl Asked {
         self.sort.operation
     }
 }
+
+/// Most samples out to one node.
+const SAMPLES_OUT_MAX: u32 = 16;
 
 fn slot(sort: Sort, shape: Shape) -> usize {
     sort.index() * SHAPES + shape as usize

@@ -347,3 +347,48 @@ fn the_keys_of_a_call_share_its_extra_copies() {
     view.engine.close_call(call);
     assert_eq!(view.engine.budget().tokens(), 9);
 }
+
+#[test]
+fn shadows_that_are_never_answered_keep_no_hedge_away() {
+    let mut view = View::new(EngineSettings::default());
+    (0..100).for_each(|_| view.engine.copy_sent(NodeId(1), CopyKind::Shadow));
+    assert_eq!(view.engine.extras_out(), 0);
+    let mut tie_id = || TieId(7);
+    let mut host = view.engine.host(ReadPolicy::HEDGED.into(), &WAYS, &mut tie_id, &mut view.rng);
+    assert!(host.token(CopyKind::Hedge, Moment::ZERO));
+    assert!(!view.engine.sample_token(NodeId(1), Moment::ZERO), "many are out to it");
+    assert!(view.engine.sample_token(NodeId(2), Moment::ZERO));
+}
+
+#[test]
+fn a_replica_that_lets_untied_reads_run_into_their_deadline_goes_on_probation() {
+    let mut view = View::new(EngineSettings { gate: None, ..EngineSettings::default() });
+    let policy = ReadPolicy::UNTIED;
+    let mut missed = 0;
+    for _ in 0..200 {
+        let decision = view.decide(policy, &[]);
+        let first = decision.plan.order[0];
+        if first != NodeId(1) {
+            view.engine.answered(MS * 5, &service(first.0, 0), None, view.now);
+            continue;
+        }
+        let mut race = Race::new(decision.plan.clone());
+        let mut actions = Actions::new();
+        let mut tie_id = || TieId(7);
+        let mut host = view.engine.host(policy.into(), &WAYS, &mut tie_id, &mut view.rng);
+        race.on_event(Event::Begin, view.now, &mut host, &mut actions);
+        // Others are answered meanwhile.
+        let (begun, deadline) = (view.now, decision.plan.deadline);
+        for node in [2, 3] {
+            view.engine.answered(MS * 5, &service(node, 0), None, begun + MS * 500);
+        }
+        let mut host = view.engine.host(policy.into(), &WAYS, &mut tie_id, &mut view.rng);
+        race.on_event(Event::Timer(crate::copies::Timer::Deadline), deadline, &mut host, &mut actions);
+        view.now = deadline;
+        let ended = Ended::of(&race, &decision);
+        view.engine.read_ended(policy.into(), &ended, deadline.since(begun), None, deadline);
+        missed += 1;
+    }
+    assert!(view.engine.probation.avoid(NodeId(1), view.now));
+    assert!(missed < 20, "{missed}: then it is asked last");
+}

@@ -203,10 +203,15 @@ pub struct Latency {
     frozen: Option<(Duration, Duration)>,
     cached: Option<(Duration, Duration)>,
     until_refresh: u32,
+    /// When the delays were computed last.
+    computed_at: Moment,
 }
 
 /// How many samples a computed delay serves before it is computed again, at least.
 const REFRESH_EVERY: u32 = 32;
+/// A computed quantile serves no longer than this: what many samples allowed to keep would stay for hours after the
+/// traffic fell.
+pub(crate) const REFRESH_AFTER: Duration = Duration::from_secs(10);
 /// See [`Durations::refresh_after`].
 const REFRESH_SHARE: f32 = 1.0 / 64.0;
 
@@ -220,6 +225,7 @@ impl Latency {
             frozen: None,
             cached: None,
             until_refresh: 0,
+            computed_at: Moment::ZERO,
         }
     }
 
@@ -229,7 +235,7 @@ impl Latency {
             self.without.record(latency, now);
         }
         self.with.record(latency, now);
-        self.refresh();
+        self.refresh(now);
     }
 
     /// An extra copy answered first, or the read was dropped: the tie's own copies would have taken longer.
@@ -238,7 +244,7 @@ impl Latency {
             self.without.record_longer_than(latency, now);
         }
         self.with.record_longer_than(latency, now);
-        self.refresh();
+        self.refresh(now);
     }
 
     /// Sent to no answer: after this long a hedge goes out.
@@ -276,11 +282,13 @@ impl Latency {
         self.cached.or(self.frozen)
     }
 
-    fn refresh(&mut self) {
-        if self.until_refresh > 0 {
+    fn refresh(&mut self, now: Moment) {
+        if self.until_refresh > 0 && now.since(self.computed_at) < REFRESH_AFTER {
             self.until_refresh -= 1;
             return;
         }
+        self.until_refresh = 0;
+        self.computed_at = now;
         let bounds = |delay: Duration| delay.clamp(self.settings.delay_min, self.settings.delay_max);
         let hedge = self.with.quantile(self.settings.hedge_quantile).map(bounds);
         let rescue = self.with.quantile(self.settings.rescue_quantile).map(bounds);

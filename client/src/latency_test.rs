@@ -95,6 +95,18 @@ fn relearning_freezes_the_delays() {
     assert!(near(latency.hedge_delay(), Duration::from_millis(20), 0.06));
 }
 
+#[test]
+fn delays_do_not_outlive_the_traffic_that_they_come_from() {
+    let mut latency = Latency::new(LatencySettings::default());
+    let fallback = LatencySettings::default().fallback;
+    // So many samples that the last computed delays would serve some thousand further ones.
+    (0..400_000).for_each(|i| latency.record(Duration::from_millis(5), false, ms(i / 40)));
+    assert!(near(latency.hedge_delay(), Duration::from_millis(5), 0.06));
+    // Then one every two seconds, slower: a few minutes later too little is known.
+    (0..150).for_each(|i| latency.record(Duration::from_millis(20), false, ms(10_000 + i * 2_000)));
+    assert_eq!((latency.hedge_delay(), latency.rescue_delay()), (fallback, fallback));
+}
+
 proptest! {
     #[test]
     fn quantiles_are_within_a_bucket_of_the_samples(

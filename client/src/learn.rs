@@ -2,7 +2,7 @@
 //!
 //! A copy that lost its race, was withdrawn, or came late is no error of its replica and never counts as one.
 
-use crate::copies::{End, Outcome, SentCopy};
+use crate::copies::{End, GiveUp, Outcome, SentCopy};
 use crate::engine::{Asked, Decision, Engine};
 use crate::observe::Unsent;
 use crate::probation::Sign;
@@ -21,6 +21,9 @@ impl Engine {
     pub fn copy_sent(&mut self, node: NodeId, kind: CopyKind) {
         self.load_mut(node).outstanding += 1;
         self.extras_out += u32::from(Self::bounded(kind));
+        if kind == CopyKind::Shadow {
+            self.probation.shadow_sent(node);
+        }
     }
 
     /// A copy is no longer out: answered, withdrawn or lost. Once per copy.
@@ -28,6 +31,9 @@ impl Engine {
         let load = self.load_mut(node);
         load.outstanding = load.outstanding.saturating_sub(1);
         self.extras_out = self.extras_out.saturating_sub(u32::from(Self::bounded(kind)));
+        if kind == CopyKind::Shadow {
+            self.probation.shadow_gone(node);
+        }
     }
 
     /// An answer came `latency` after its copy went to the wire; late ones too. `code` is its error, if it is one.
@@ -91,6 +97,12 @@ impl Engine {
                 estimates.record_longer_than(latency, hold_out, now);
             }
             _ => {}
+        }
+        // A copy of a tie may have been cancelled by its peer: its silence says nothing of its node.
+        if race.outcome() == Some(Outcome::GaveUp(GiveUp::Deadline))
+            && let Some(first) = race.copies().first().filter(|copy| copy.number.is_none() && copy.end == End::Out)
+        {
+            self.probation.unanswered(first.replica, latency, now);
         }
         if let Some(outcome) = race.outcome() {
             self.wins.read_ended(asked.operation(), race.copies(), outcome, now);

@@ -79,6 +79,8 @@ fn encode(stats: &Stats, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::
         vec![(vec![("result", "stale")], policy.samples_stale), (vec![("result", "agree")], agreed(policy))]
     })?;
     seconds(to, "latency_seconds", "First copy on the wire to the answer used.", stats, |policy| &policy.with)?;
+    let cut = "The same of reads that switch, ceiling, gate or nodes left with one copy and no hedge.";
+    seconds(to, "latency_cut_seconds", cut, stats, |policy| &policy.cut)?;
     let without = "The same of reads that went untied to measure by.";
     seconds(to, "latency_without_seconds", without, stats, |policy| &policy.without)?;
     let path = "Hedges, rescues and samples: their own way from hand-over to answer.";
@@ -210,6 +212,7 @@ mod tests {
         tally.won.add(CopyKind::First);
         tally.with.add(Duration::from_millis(5));
         tally.without.add(Duration::from_millis(10));
+        tally.cut.add(Duration::from_millis(5));
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Fixed(counters.snapshot())));
         let mut text = String::new();
@@ -219,6 +222,7 @@ mod tests {
             r#"tiedkv_client_copies_total{operation="get",policy="tied2+rescue",kind="first",end="won"} 1"#,
             r#"tiedkv_client_suppressed_total{operation="get",policy="tied2+rescue",reason="no-token"} 0"#,
             r#"tiedkv_client_latency_seconds{operation="get",policy="tied2+rescue",quantile="0.99"} 0.005"#,
+            r#"tiedkv_client_latency_cut_seconds{operation="get",policy="tied2+rescue",quantile="0.99"} 0.005"#,
             r#"tiedkv_client_time_saved_seconds{operation="get",policy="tied2+rescue"} 0.005"#,
             "tiedkv_client_multi_get_completeness 1",
         ] {

@@ -6,7 +6,7 @@ use crate::policy::ReadPolicy;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
-use tiedkv_protocol::ids::{NodeId, Position, PositionToken};
+use tiedkv_protocol::ids::{NodeId, Position, PositionToken, ReadId};
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::{Class, IdempotencyKey, ReadLevel};
 
@@ -42,6 +42,16 @@ pub fn parse_policy(text: &str) -> Result<ReadPolicy, BadChoice> {
 }
 
 /// How fresh an answer must be. The session's position is added when a copy is sent.
+///
+/// ```
+/// use std::time::Duration;
+/// use tiedkv_client::Level;
+///
+/// let level: Level = "stale:100ms".parse()?;
+/// assert_eq!(level, Level::Stale { bound: Some(Duration::from_millis(100)) });
+/// assert_eq!(level.to_string(), "stale:100000us");
+/// # Ok::<(), tiedkv_client::options::BadChoice>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Level {
     /// Any replica's state; with a bound, not older than that.
@@ -123,6 +133,15 @@ pub struct BadSpan {
 
 /// Parses a span such as `500ms`, `250us` or `2s`.
 ///
+/// ```
+/// use std::time::Duration;
+/// use tiedkv_client::options::parse_span;
+///
+/// assert_eq!(parse_span("250us")?, Duration::from_micros(250));
+/// assert!(parse_span("250").is_err_and(|error| error.nearest == "250ms"));
+/// # Ok::<(), tiedkv_client::options::BadSpan>(())
+/// ```
+///
 /// # Errors
 /// When the unit is missing or unknown, or the number is none.
 pub fn parse_span(text: &str) -> Result<Duration, BadSpan> {
@@ -162,6 +181,9 @@ pub struct ReadOptions {
     pub node: Option<NodeId>,
     /// When the caller meant to send (open-loop load); client wait is counted from here.
     pub planned: Option<Moment>,
+    /// The identity of this get, from which a modelled device draws its service time: for playing the same reads again. It
+    /// must differ between reads, and calls for many keys and scans ignore it. `None`: drawn at random.
+    pub read: Option<ReadId>,
 }
 
 /// Choices of one write. What is `None` comes from the client's settings.

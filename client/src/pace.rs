@@ -4,7 +4,7 @@
 //! one-way latencies: long enough that a cancel of a copy 0 that started at once arrives before copy 1 does.
 //! Belongs to the connection, not to a caller. Decides no choice and sends nothing.
 
-use crate::latency::{Durations, Memory};
+use crate::latency::{Durations, Memory, REFRESH_AFTER};
 use std::time::Duration;
 use tiedkv_protocol::limits::{TIE_DELAY_CAP, TIE_DELAY_FLOOR};
 use tiedkv_protocol::moment::Moment;
@@ -49,6 +49,8 @@ pub struct Pace {
     clean: Durations,
     cached: Option<Known>,
     until_refresh: u32,
+    /// When the quantiles were computed last.
+    computed_at: Moment,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +64,8 @@ struct Known {
 impl Pace {
     /// Knows nothing yet: the delay is the cap.
     pub fn new(settings: PaceSettings) -> Self {
-        Self { settings, clean: Durations::new(settings.memory), cached: None, until_refresh: 0 }
+        let clean = Durations::new(settings.memory);
+        Self { settings, clean, cached: None, until_refresh: 0, computed_at: Moment::ZERO }
     }
 
     /// An answer came: `latency` from wire to answer, and what of it the node spent on the copy. Every reply is
@@ -74,10 +77,11 @@ impl Pace {
     /// An echo came: the round trip, less what the node held it.
     pub fn record_round_trip(&mut self, clean: Duration, now: Moment) {
         self.clean.record(clean, now);
-        if self.until_refresh > 0 {
+        if self.until_refresh > 0 && now.since(self.computed_at) < REFRESH_AFTER {
             self.until_refresh -= 1;
             return;
         }
+        self.computed_at = now;
         let at = |q| self.clean.quantile(q);
         let fresh = match (at(0.1), at(0.5), at(self.settings.quantile), at(0.99)) {
             (Some(p10), Some(p50), Some(paced), Some(p99)) => Some(Known { p10, p50, paced, p99 }),
@@ -176,6 +180,15 @@ mod tests {
         let second = Duration::from_secs(1);
         (0..20).for_each(|i| pace.record(Duration::from_millis(1), second, second, ms(i)));
         assert_eq!(pace.tie_delay(), TIE_DELAY_FLOOR);
+    }
+
+    #[test]
+    fn a_delay_does_not_outlive_the_traffic_that_it_comes_from() {
+        let mut pace = Pace::new(PaceSettings::default());
+        // So many samples that the last computed delay would serve some thousand further ones.
+        (0..400_000).for_each(|i| pace.record_round_trip(Duration::from_micros(200), ms(i / 40)));
+        (0..200).for_each(|i| pace.record_round_trip(Duration::from_millis(2), ms(10_000 + i * 1_000)));
+        assert!(pace.tie_delay() > Duration::from_micros(1_900), "{:?}", pace.tie_delay());
     }
 
     #[test]

@@ -101,6 +101,10 @@ impl Peer {
         let up = links.len();
         self.links.store(Arc::new(links));
         self.up.store(up, Release);
+        if up == 0 {
+            // Who is not there asks for nothing; else what a dead node said last would hold until it is back.
+            self.heard_flags(0, 0);
+        }
     }
 
     /// Closes every link with a reason.
@@ -190,5 +194,29 @@ impl Peer {
 
     pub(crate) fn ping_every(&self) -> Duration {
         self.pace.lock().ping_every()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pace::PaceSettings;
+    use tiedkv_protocol::response::flags;
+
+    #[test]
+    fn a_node_without_a_link_says_nothing() {
+        let member = Member {
+            node: NodeId(3),
+            zone: String::new(),
+            client_address: "a:1".to_owned(),
+            peer_address: String::new(),
+            cancel_address: String::new(),
+            learner: false,
+        };
+        let peer = Peer::new(member, Pace::new(PaceSettings::default()));
+        peer.heard_flags(flags::TIES_OFF | flags::NO_EXTRA_COPIES, 0b11);
+        // As when its last link goes down.
+        peer.change_links(Vec::clear);
+        assert_eq!((peer.flags(), peer.unhealthy_pairs()), (0, 0));
     }
 }

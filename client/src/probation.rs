@@ -44,6 +44,8 @@ impl Default for ProbationSettings {
 
 /// Longest stay on probation before shadows may bring a replica back.
 const STAY_MAX: Duration = Duration::from_secs(30);
+/// A shadow read that is out for longer than this no longer keeps the next one back: its answer may be lost.
+const SHADOW_LOST_AFTER: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, Default)]
 struct Record {
@@ -56,6 +58,10 @@ struct Record {
     times: u32,
     good_shadows: u32,
     shadow_at: Moment,
+    /// Shadow copies and samples that are out to it.
+    shadows_out: u32,
+    /// Its last good answer.
+    good_at: Option<Moment>,
     storage_suspect_until: Moment,
     ejected: bool,
 }
@@ -103,6 +109,7 @@ impl Probation {
         match sign {
             Sign::Good(latency) => {
                 record.failures = 0;
+                record.good_at = Some(now);
                 let seconds = latency.as_secs_f64();
                 let first = record.samples == 0;
                 record.latency = if first { seconds } else { record.latency + 0.1 * (seconds - record.latency) };
@@ -129,10 +136,47 @@ impl Probation {
             .is_some_and(|record| record.ejected || record.since.is_some() || now < record.storage_suspect_until)
     }
 
-    /// A replica on probation that a shadow read is due for; each call that names one books it.
+    /// The untied copy of a read was out for `waited` on `node` and was never answered. That speaks of the node only
+    /// if others answered meanwhile, and in far less time: in an overload of all it says nothing.
+    pub fn unanswered(&mut self, node: NodeId, waited: Duration, now: Moment) {
+        let since = now - waited;
+        let others_answered = self
+            .records
+            .iter()
+            .any(|(other, record)| *other != node && record.good_at.is_some_and(|at| at > since));
+        let factor = self.settings.slow_factor;
+        let far_longer = |median: f64| waited.as_secs_f64() > factor * median;
+        if others_answered && self.median_of_others(node).is_some_and(far_longer) {
+            self.observe(node, Sign::Failed, now);
+        }
+    }
+
+    /// A shadow copy or a sample went out to `node`.
+    pub fn shadow_sent(&mut self, node: NodeId) {
+        if let Some(record) = self.record_mut(node) {
+            record.shadows_out = record.shadows_out.saturating_add(1);
+        }
+    }
+
+    /// It is no longer out.
+    pub fn shadow_gone(&mut self, node: NodeId) {
+        if let Some(record) = self.record_mut(node) {
+            record.shadows_out = record.shadows_out.saturating_sub(1);
+        }
+    }
+
+    /// Shadow copies and samples that are out to `node`.
+    pub fn shadows_out(&self, node: NodeId) -> u32 {
+        self.record(node).map_or(0, |record| record.shadows_out)
+    }
+
+    /// A replica on probation that a shadow read is due for; each call that names one books it. One that is out keeps
+    /// the next one back: they would pile up at a replica that hangs.
     pub fn shadow_due(&mut self, now: Moment) -> Option<NodeId> {
         let every = self.settings.shadow_every;
-        let due = |record: &Record| record.since.is_some() && !record.ejected && record.shadow_at <= now;
+        let room = |record: &Record| record.shadows_out == 0 || record.shadow_at + SHADOW_LOST_AFTER <= now;
+        let due =
+            |record: &Record| record.since.is_some() && !record.ejected && record.shadow_at <= now && room(record);
         let (node, record) = self.records.iter_mut().find(|(_, record)| due(record))?;
         record.shadow_at = now + every;
         Some(*node)
@@ -275,6 +319,41 @@ mod tests {
         probation.observe(B, Sign::StorageFailed, Moment::ZERO);
         assert!(probation.avoid(B, Moment::ZERO + MS * 4_999));
         assert!(!probation.avoid(B, Moment::ZERO + MS * 5_000));
+    }
+
+    #[test]
+    fn one_shadow_is_out_at_a_time_and_a_lost_one_does_not_keep_the_replica_out() {
+        let mut probation = three();
+        (0..5).for_each(|_| probation.observe(A, Sign::Failed, Moment::ZERO));
+        let later = Moment::ZERO + MS * 500;
+        assert_eq!(probation.shadow_due(later), Some(A));
+        probation.shadow_sent(A);
+        assert_eq!(probation.shadow_due(later + MS * 5_000), None, "it is unanswered");
+        assert_eq!(probation.shadow_due(later + MS * 10_200), Some(A), "its answer may be lost");
+        probation.shadow_gone(A);
+        assert_eq!(probation.shadow_due(later + MS * 10_400), Some(A));
+    }
+
+    #[test]
+    fn a_read_that_is_never_answered_speaks_of_its_replica_only_while_others_answer() {
+        let second = MS * 1_000;
+        let feed = |probation: &mut Probation, latency: Duration, other_answers: bool| {
+            let mut now = Moment::ZERO;
+            for node in [B, C] {
+                (0..10).for_each(|_| probation.observe(node, Sign::Good(latency), now));
+            }
+            for _ in 0..5 {
+                now = now + second;
+                if other_answers {
+                    probation.observe(B, Sign::Good(latency), now);
+                }
+                probation.unanswered(A, second, now);
+            }
+            probation.avoid(A, now)
+        };
+        assert!(feed(&mut three(), MS * 5, true));
+        assert!(!feed(&mut three(), MS * 5, false), "nobody answered meanwhile");
+        assert!(!feed(&mut three(), MS * 400, true), "the others take as long: an overload");
     }
 
     #[test]

@@ -411,6 +411,37 @@ fn a_stale_or_early_timer_does_nothing() {
     assert_eq!(drive.race.copies().len(), 1, "begun once");
 }
 
+#[test]
+fn the_only_replica_gets_no_extra_copy() {
+    for extras in ["hedge", "rescue"] {
+        let mut drive = Drive::new(&[A], 1, extras, 9);
+        drive.event(Event::Begin);
+        let timer = if extras == "hedge" { Timer::Hedge } else { Timer::Rescue };
+        assert_eq!(drive.fire(timer), [], "it would stand behind the first");
+        assert_eq!((drive.race.armed(timer), drive.host.asked), (None, 0));
+    }
+}
+
+#[test]
+fn a_hedge_does_not_go_to_the_holder_of_a_live_copy() {
+    let mut drive = Drive::new(&[A, B], 1, "hedge", 9);
+    drive.event(Event::Begin);
+    assert_eq!(drive.fire(Timer::Hedge), [copy(1, B, CopyKind::Hedge)]);
+    assert_eq!(drive.refuse(1), [], "A has the first copy");
+    assert_eq!(drive.host.asked, 1);
+}
+
+#[test]
+fn a_refused_hedge_without_a_token_is_asked_again() {
+    let mut drive = Drive::new(&[A, B, C], 1, "hedge", 1);
+    drive.event(Event::Begin);
+    assert_eq!(drive.fire(Timer::Hedge), [copy(1, B, CopyKind::Hedge)]);
+    assert_eq!(drive.refuse(1), [], "no token");
+    drive.host.tokens = 1;
+    assert_eq!(drive.fire(Timer::Hedge), [copy(2, C, CopyKind::Hedge)]);
+    assert_eq!((drive.now, drive.race.armed(Timer::Hedge)), (Moment::ZERO + MS * 60, None));
+}
+
 /// Plays one read against replicas that answer good after a fixed time each; returns when it ended.
 fn play(drive: &mut Drive, times_ms: &[(NodeId, u64)]) -> u64 {
     let times: BTreeMap<NodeId, Duration> = times_ms.iter().map(|(node, ms)| (*node, MS * *ms as u32)).collect();

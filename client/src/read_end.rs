@@ -88,14 +88,25 @@ impl Running<'_> {
         if self.race.fresh_ties() > 0 {
             tally.fresh_ties.fetch_add(self.race.fresh_ties() as u64, Relaxed);
         }
-        tally.delay_too_long.store(u64::from(delay_too_long), Relaxed);
+        let asked = self.chosen.asked.policy;
+        if asked.hedge() || asked.rescue {
+            // It is learned per operation: of a policy without extra copies it says nothing.
+            tally.delay_too_long.store(u64::from(delay_too_long), Relaxed);
+        }
         unsent.iter().for_each(|copy| tally.unsent.add(copy.kind));
         if let Some(first) = unsent.first() {
             tally.unsent_after.add(first.after);
         }
         let (Some(first), Some((reply, _, received))) = (self.copies.first(), &self.winner) else { return };
         tally.client_wait.add(first.sent.since(self.planned));
-        let spread = if self.chosen.hold_out { &tally.without } else { &tally.with };
+        // The hold-out is drawn among reads with a bet on lateness: only those can be compared with it.
+        let could_bet = asked.width() > 1 || asked.hedge();
+        let bets = self.chosen.tie_delay.is_some() || self.race.plan().hedge;
+        let spread = match self.chosen.hold_out {
+            true => &tally.without,
+            false if could_bet && !bets => &tally.cut,
+            false => &tally.with,
+        };
         spread.add(received.since(first.sent));
         if let Some(Outcome::Won(copy)) = self.race.outcome()
             && let Some(won) = self.race.copies().get(usize::from(copy.0))

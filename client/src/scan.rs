@@ -1,6 +1,6 @@
 //! Ordered scans: pages of a range, fetched ahead within bounds; counts; whether a key exists.
 //!
-//! Each page is one read of its own (policy, level and deadline as for a get) and seen from one view of one replica:
+//! Each page is one read of its own, with a deadline and a class of its own, and seen from one view of one replica:
 //! a scan is consistent within a page, not across pages; within a session later pages are never older. Nodes keep
 //! nothing between pages, so a scan that nobody reads on costs them nothing and can be resumed from its token for as
 //! long as its caller likes. Pages are neither hedged nor rescued: they take longer than gets do.
@@ -59,6 +59,13 @@ impl ScanRange {
     }
 
     /// Keys that begin with `prefix`; the empty prefix begins every key.
+    ///
+    /// ```
+    /// use tiedkv_client::ScanRange;
+    ///
+    /// assert_eq!(ScanRange::prefix("user:"), ScanRange::between("user:", "user;"));
+    /// assert_eq!(ScanRange::prefix(""), ScanRange::all());
+    /// ```
     pub fn prefix(prefix: impl Into<Bytes>) -> Self {
         let lo = prefix.into();
         Self { hi: prefix_end(&lo), lo }
@@ -130,6 +137,12 @@ impl ScanToken {
     /// Only keys were asked for.
     pub fn keys_only(&self) -> bool {
         self.keys_only
+    }
+
+    /// The same place with a limit of its own for what follows; `None` leaves what is left of the scan's.
+    #[must_use]
+    pub fn with_limit(self, limit: Option<u64>) -> Self {
+        Self { left: limit.or(self.left), ..self }
     }
 }
 

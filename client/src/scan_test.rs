@@ -104,6 +104,9 @@ fn a_scan_goes_on_from_its_token_also_elsewhere() {
         let rest = elsewhere.resume(token.parse().unwrap(), ScanOptions { limit: None, ..pages(100) }).unwrap();
         let expected: Vec<String> = (30..40).rev().map(|n| format!("k{n:03}")).collect();
         assert_eq!(keys(rest).await, expected, "order, columns and what is left of the limit are the token's");
+        let next: ScanToken = token.parse().unwrap();
+        let rest = elsewhere.resume(next.with_limit(Some(12)), pages(5)).unwrap();
+        assert_eq!(keys(rest).await.len(), 12, "a limit of its own may be more than what is left");
         assert_eq!(elsewhere.token().position.0, 9, "the session goes on too");
         let stranger: ScanToken = token.replace("scan1.00", "scan1.ff").parse().unwrap();
         assert_eq!(client.resume(stranger, pages(1)).unwrap_err().code(), Some(ErrorCode::BadToken));

@@ -119,10 +119,14 @@ pub struct PolicyStats {
     pub samples: u64,
     /// Of those: the two answers contradict each other (a stale or diverged replica).
     pub samples_stale: u64,
-    /// Latency as the policy sent the reads: first copy on the wire to the answer that was used.
+    /// Latency as the policy sent the reads: first copy on the wire to the answer that was used. Of a policy that ties
+    /// or hedges only those that went tied or with a hedge, for the hold-out is drawn among them.
     pub with: Spans,
     /// Latency of reads that went untied to measure by: the hold-out, and observed ones.
     pub without: Spans,
+    /// Latency of reads of a policy that ties or hedges which went with one copy and no hedge, for the reasons in
+    /// `not_tied`: compared with neither.
+    pub cut: Spans,
     /// The path of hedges and rescues: their own hand-over to their own good answer.
     pub extra_path: Spans,
     /// Planned send to the wire: the client's own wait, in no other figure here.
@@ -142,12 +146,20 @@ impl PolicyStats {
         ratio(self.extra(&self.copies.won), self.extra(&self.copies.sent))
     }
 
-    /// Share of reads that took more than three times the median.
-    pub fn slow_share(&self) -> f64 {
-        self.with.quantile(0.5).map_or(0.0, |median| self.with.share_over(median * 3))
+    /// Latency of all reads that were not sent to measure by: `with` and `cut` together.
+    pub fn latency(&self) -> Spans {
+        let mut all = self.with.clone();
+        all.merge(&self.cut);
+        all
     }
 
-    /// What all reads together were spared, by the means with and without; `None` while either is unknown. Negative
+    /// Share of reads that took more than three times the median.
+    pub fn slow_share(&self) -> f64 {
+        let latency = self.latency();
+        latency.quantile(0.5).map_or(0.0, |median| latency.share_over(median * 3))
+    }
+
+    /// What the reads in `with` were spared, by the means with and without; `None` while either is unknown. Negative
     /// when the policy costs time.
     pub fn time_saved_s(&self) -> Option<f64> {
         let saved = self.without.mean()?.as_secs_f64() - self.with.mean()?.as_secs_f64();

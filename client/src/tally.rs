@@ -103,10 +103,12 @@ pub(crate) struct Tally {
     pub(crate) unsent_after: Spread,
     pub(crate) samples: AtomicU64,
     pub(crate) samples_stale: AtomicU64,
-    /// Reads as the policy sent them.
+    /// Reads as the policy sent them; those of a policy without a bet on lateness too.
     pub(crate) with: Spread,
     /// Hold-out and observed reads.
     pub(crate) without: Spread,
+    /// Reads that switch, ceiling, gate or nodes left with one copy and no hedge.
+    pub(crate) cut: Spread,
     /// Hand-over to answer of hedges and rescues that were answered well.
     pub(crate) extra_path: Spread,
     pub(crate) client_wait: Spread,
@@ -156,6 +158,7 @@ impl Tally {
             samples_stale: load(&self.samples_stale),
             with: self.with.snapshot(),
             without: self.without.snapshot(),
+            cut: self.cut.snapshot(),
             extra_path: self.extra_path.snapshot(),
             client_wait: self.client_wait.snapshot(),
             delay_too_long: load(&self.delay_too_long) > 0,

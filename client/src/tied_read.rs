@@ -204,7 +204,9 @@ impl<'v> Running<'v> {
         if let Some(reason) = chosen.not_tied {
             tally.not_tied[reason as usize].fetch_add(1, Relaxed);
         }
-        let sampled = chosen.observed.as_ref().filter(|observed| observed.sample);
+        // Only one get names a version that can be compared.
+        let comparable = matches!(chosen.what, ReadOperation::Get { .. });
+        let sampled = chosen.observed.as_ref().filter(|observed| observed.sample && comparable);
         let sample_at = sampled.and_then(|observed| observed.first_after()).map(|after| now + after);
         Self {
             view,
@@ -231,7 +233,7 @@ impl<'v> Running<'v> {
         if let Poll::Ready(mail) = self.mailbox.poll_take(context) {
             let now = clock::now();
             let mut own = self.view.own.lock();
-            let event = self.open(mail, &mut own.engine, now);
+            let event = self.open(mail, &mut own, now);
             self.feed(event, now, own);
             return Poll::Ready(now);
         }
@@ -355,7 +357,7 @@ impl<'v> Running<'v> {
         self.sample_at = None;
         let first = self.race.copies().first().map(|copy| copy.replica);
         let other = self.race.plan().order.iter().copied().find(|node| Some(*node) != first);
-        let Some(other) = other.filter(|_| self.view.own.lock().engine.shadow_token(now)) else { return };
+        let Some(other) = other.filter(|to| self.view.own.lock().engine.sample_token(*to, now)) else { return };
         let sample = Sample::new(self.chosen.slot);
         if self.shadow(other, Some(sample.clone()), now) {
             self.sample = Some(sample);
@@ -396,16 +398,18 @@ impl<'v> Running<'v> {
     }
 
     /// What a piece of mail means for the race.
-    fn open(&mut self, mail: Mail, engine: &mut Engine, now: Moment) -> Event {
+    fn open(&mut self, mail: Mail, own: &mut Own, now: Moment) -> Event {
         match mail {
-            Mail::Answer { copy, reply, value, received } => self.on_answer((copy, reply, value, received), engine),
+            Mail::Answer { copy, reply, value, received } => {
+                self.on_answer((copy, reply, value, received), &mut own.engine)
+            }
             Mail::LinkLost { node, reason } => {
                 let copies = self.race.copies().iter().zip(&mut self.copies);
                 for (sent, copy) in copies.filter(|(sent, copy)| sent.replica == node && copy.fate.is_none()) {
                     copy.fate = Some(CopyFate::lost(&reason));
-                    engine.copy_gone(node, sent.kind);
+                    own.engine.copy_gone(node, sent.kind);
                 }
-                engine.link_failed(node, now);
+                own.link_lost(node, reason, now);
                 Event::LinkLost { replica: node }
             }
         }

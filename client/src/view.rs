@@ -55,11 +55,17 @@ pub(crate) struct Own {
     nodes: SmallVec<[NodeId; 4]>,
     /// The version of switches and ceiling that the engine knows.
     board: Option<u64>,
+    /// The last losses of links, each by its reason, which all copies that the link owed share.
+    losses: SmallVec<[Arc<str>; 4]>,
 }
+
+/// How many losses of links a view remembers: more than links are lost together.
+const LOSSES_KEPT: usize = 16;
 
 impl Own {
     fn new(rng: StdRng, settings: EngineSettings) -> Self {
-        Self { rng, engine: Engine::new(settings, clock::now()), nodes: SmallVec::new(), board: None }
+        let engine = Engine::new(settings, clock::now());
+        Self { rng, engine, nodes: SmallVec::new(), board: None, losses: SmallVec::new() }
     }
 
     /// Tells the engine what changed beside this view's own reads: members, switches and ceiling, what nodes said last.
@@ -83,6 +89,18 @@ impl Own {
             self.engine.control.switch(switches);
             self.engine.ceiling(ceiling, now);
         }
+    }
+
+    /// A link to `node` was lost that owed a copy of this view: one failure, however many copies it owed.
+    pub(crate) fn link_lost(&mut self, node: NodeId, reason: Arc<str>, now: Moment) {
+        if self.losses.iter().any(|known| Arc::ptr_eq(known, &reason)) {
+            return;
+        }
+        if self.losses.len() >= LOSSES_KEPT {
+            self.losses.remove(0);
+        }
+        self.losses.push(reason);
+        self.engine.link_failed(node, now);
     }
 
     /// Answers one event of a race: its actions are appended to `actions`. Gives the extra copies that were not sent.
@@ -286,5 +304,25 @@ impl View {
     pub fn observe(&self, token: PositionToken) -> Result<(), Error> {
         self.inner.saw(self.inner.check_token(token)?);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_link_is_one_failure_however_many_copies_it_owed() {
+        let mut own = Own::new(StdRng::seed_from_u64(1), EngineSettings::default());
+        own.engine.members(&[NodeId(1), NodeId(2), NodeId(3)]);
+        let now = clock::now();
+        let reason: Arc<str> = "gone".into();
+        (0..9).for_each(|_| own.link_lost(NodeId(1), reason.clone(), now));
+        assert_eq!(own.engine.probation.on_probation(), 0);
+        // The same words of another loss are another loss.
+        (0..4).for_each(|_| own.link_lost(NodeId(1), "gone".into(), now));
+        assert_eq!(own.engine.probation.on_probation(), 1);
+        (0..40).for_each(|_| own.link_lost(NodeId(1), "gone".into(), now));
+        assert_eq!(own.losses.len(), LOSSES_KEPT);
     }
 }

@@ -248,6 +248,13 @@ fn by_default_a_read_is_judged_and_one_that_names_its_policy_is_not() {
         }
         // Nothing waits here: tying does not pay.
         assert_eq!(last, Some(crate::gate::NotTied::LittleWait));
+        let stats = client.stats();
+        let judged = stats.of(Operation::Get, ReadPolicy::default()).unwrap();
+        let held_out = judged.not_tied[crate::gate::NotTied::HoldOut as usize];
+        let cut = judged.not_tied.iter().sum::<u64>() - held_out;
+        assert!(cut > 0 && judged.cut.count() == cut, "{cut} went untied, {} are apart", judged.cut.count());
+        let (with, without) = (judged.with.count(), judged.without.count());
+        assert_eq!(with + without + cut, 80, "{with} with, {without} without");
         let report = client.get_with("k", options(ReadPolicy::TIED2)).await.unwrap().report;
         assert_eq!(report.not_tied, None);
         let asked = ReadOptions { gate: Some(true), ..options(ReadPolicy::TIED2) };

@@ -3,7 +3,7 @@
 use crate::sim::client::{Client, ClientOut, ReadKey};
 use crate::sim::config::Planted;
 use crate::sim::wire::ToNode;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tiedkv_client::copies::{CopyIndex, Event};
 use tiedkv_client::engine::Ways;
@@ -108,14 +108,17 @@ impl Client {
         }
     }
 
-    /// The copies owed by a lost link are not answered any more.
+    /// The copies owed by a lost link are not answered any more: one failure per view, as the client counts it.
     fn give_up_owed(&mut self, node: usize, now: Moment) {
         let replica = self.links.0[node].node;
+        let mut told = BTreeSet::new();
         for copy in std::mem::take(&mut self.links.0[node].owed).into_values() {
             self.counters.unanswered += 1;
             if let Some(state) = self.reads.get(&copy.read) {
                 self.views[state.view].copy_gone(replica, copy.kind);
-                self.views[state.view].link_failed(replica, now);
+                if told.insert(state.view) {
+                    self.views[state.view].link_failed(replica, now);
+                }
             }
         }
     }
@@ -123,8 +126,9 @@ impl Client {
     /// The copies owed by a silent link are still owed; their views stop counting on them.
     fn silence_owed(&mut self, node: usize, now: Moment) {
         let link = &self.links.0[node];
+        let mut told = BTreeSet::new();
         for copy in link.owed.values() {
-            if let Some(state) = self.reads.get(&copy.read) {
+            if let Some(state) = self.reads.get(&copy.read).filter(|state| told.insert(state.view)) {
                 self.views[state.view].link_failed(link.node, now);
             }
         }
