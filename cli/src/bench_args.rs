@@ -85,7 +85,7 @@ pub struct BenchRun {
     /// Not counted at the beginning
     #[arg(long, value_name = "SPAN", default_value = "1s")]
     pub warm_up: String,
-    /// Keys used; they are written first unless all calls write
+    /// Keys used, key-00000000 on; they are written first unless all calls write, over what stands there, and stay
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub keys: u64,
     /// How calls spread over the keys: uniform, zipf or zipf:EXPONENT

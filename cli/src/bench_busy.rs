@@ -18,7 +18,7 @@ use tiedkv_benches::busy::bed::Bed;
 use tiedkv_benches::busy::check::{self, Judged};
 use tiedkv_benches::busy::document::{Document, Run};
 use tiedkv_benches::busy::matrix::{Part, Turn, estimate, turns};
-use tiedkv_benches::busy::player::{Cell, event_at, play_cell};
+use tiedkv_benches::busy::player::{Cell, check_length, event_at, play_cell};
 use tiedkv_benches::busy::report::figures::figures;
 use tiedkv_benches::busy::report::page::page;
 use tiedkv_benches::busy::row::BusyRow;
@@ -58,6 +58,7 @@ pub async fn run(args: &BenchBusy, format: Format) -> Result<End> {
     if parts.is_empty() && args.from.is_empty() {
         return Err(usage(anyhow::anyhow!("nothing to play and nothing to show: --scenes none needs --from")));
     }
+    parts.iter().try_for_each(check_length).map_err(usage)?;
     let mut signals = Signals::listen()?;
     let mut played = Played::new(&parts);
     let end = tokio::select! {

@@ -2,21 +2,21 @@
 
 use crate::args::Format;
 use crate::bench_args::BenchPing;
+use crate::bench_run::span;
 use crate::connect::config;
-use crate::outcome::{End, usage};
+use crate::outcome::End;
 use crate::output;
 use anyhow::{Context, Result};
 use serde_json::json;
 use std::path::Path;
 use tiedkv_benches::load::ping::{Figures, PingLoop, run as play};
-use tiedkv_client::options::parse_span;
 
 /// Runs the command.
 ///
 /// # Errors
 /// When a flag is wrong or the node does not answer.
 pub async fn run(args: &BenchPing, format: Format) -> Result<End> {
-    let duration = parse_span(&args.duration).map_err(usage)?;
+    let duration = span("--duration", &args.duration)?;
     let config = config(&args.connect)?;
     let seed = config.seeds.first().context("no address")?;
     let mut addresses = tokio::net::lookup_host(seed).await.with_context(|| seed.clone())?;

@@ -23,6 +23,11 @@ use tiedkv_client::{Client, Level, ReadPolicy};
 const LOOK: Duration = Duration::from_secs(1);
 /// Fewest calls for which a percentile is told: ten lie above it.
 const ABOVE_MIN: f64 = 10.0;
+/// Longest span of a flag, seconds: a week. Sums and multiples of longer ones would leave what a clock can hold.
+const SPAN_MAX_S: u64 = 7 * 24 * 3600;
+/// Least and most calls per second that can be asked for.
+const RATE_MIN: f64 = 0.001;
+const RATE_MAX: f64 = 10_000_000.0;
 
 /// Runs the command.
 ///
@@ -39,7 +44,10 @@ pub async fn run(args: &BenchRun, format: Format) -> Result<End> {
         config.level = Level::Stale { bound: None };
     }
     let mut signals = Signals::listen()?;
-    let client = Client::connect(config).await?;
+    let client = tokio::select! {
+        client = Client::connect(config) => client?,
+        () = signals.next() => return Ok(End::Interrupted),
+    };
     if plan.mix.share(Op::Put) < 1.0 {
         let writes = writes(&client);
         tokio::select! {
@@ -80,11 +88,22 @@ async fn watch(client: &Client, plan: &Mixed, handle: &Handle, signals: &mut Sig
     }
 }
 
+/// The span of a flag.
+///
+/// # Errors
+/// A usage error: no span, or one over the bound.
+pub fn span(flag: &str, text: &str) -> Result<Duration> {
+    let span = parse_span(text).map_err(usage)?;
+    if span > Duration::from_secs(SPAN_MAX_S) {
+        return Err(usage(anyhow!("{flag} is {text}; it must be at most {SPAN_MAX_S}s")));
+    }
+    Ok(span)
+}
+
 fn plan(args: &BenchRun) -> Result<Mixed> {
-    let span = |text: &str| parse_span(text).map_err(usage);
     let pace = match args.rate {
-        Some(rate) if rate > 0.0 && rate.is_finite() => Pace::Open(rate),
-        Some(rate) => return Err(usage(anyhow!("--rate is {rate}; it must be above 0"))),
+        Some(rate) if (RATE_MIN..=RATE_MAX).contains(&rate) => Pace::Open(rate),
+        Some(rate) => return Err(usage(anyhow!("--rate is {rate}; it must be from {RATE_MIN} to {RATE_MAX}"))),
         None => Pace::Closed(args.concurrency as usize),
     };
     let named = args.policies.iter().map(|name| parse_policy(name).map(Some).map_err(usage));
@@ -92,8 +111,9 @@ fn plan(args: &BenchRun) -> Result<Mixed> {
     if policies.is_empty() {
         policies.push(None);
     }
-    let (block, measured) = (span(&args.block)?, span(&args.duration)?);
-    if block.is_zero() || block * policies.len() as u32 > measured && policies.len() > 1 {
+    let (block, measured) = (span("--block", &args.block)?, span("--duration", &args.duration)?);
+    let round_ns = block.as_nanos() * policies.len() as u128;
+    if block.is_zero() || round_ns > measured.as_nanos() && policies.len() > 1 {
         return Err(usage(anyhow!("--duration leaves no turn of --block to each of {} policies", policies.len())));
     }
     Ok(Mixed {
@@ -105,7 +125,7 @@ fn plan(args: &BenchRun) -> Result<Mixed> {
         spread: args.spread,
         policies,
         block,
-        warm_up: span(&args.warm_up)?,
+        warm_up: span("--warm-up", &args.warm_up)?,
         measured,
         seed: args.seed,
     })
@@ -201,8 +221,8 @@ fn document(plan: &Mixed, figures: &Figures, lines: &[Line<'_>]) -> Result<Value
         "loop": loop_name,
         "mix": plan.mix.to_string(),
         "ops_per_s": if took > 0.0 { all.len() as f64 / took } else { 0.0 },
-        "p50_us": all.value_at_quantile(0.5),
-        "p99_us": all.value_at_quantile(0.99),
+        "p50_us": quantile(&all, 0.5),
+        "p99_us": quantile(&all, 0.99),
         "errors": errors,
         "cpu_us_per_op": figures.cpu.as_secs_f64() * 1e6 / (all.len() + errors).max(1) as f64,
         "rows": lines.iter().map(row).collect::<Vec<_>>(),
@@ -238,5 +258,21 @@ mod tests {
     fn a_setting_of_the_url_is_seen() {
         let url = "tiedkv://a:1/?certs=x&policy=tied2";
         assert!(names(url, "policy") && !names(url, "read"));
+    }
+
+    #[test]
+    fn a_span_over_the_bound_is_an_error_that_names_it() {
+        assert_eq!(span("--block", "50ms").unwrap(), Duration::from_millis(50));
+        for text in ["604801s", "18446744073709551615s"] {
+            let error = span("--block", text).unwrap_err().to_string();
+            assert!(error.contains("--block") && error.contains("at most 604800s"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_percentile_of_too_few_calls_is_not_told() {
+        let mut latency = Histogram::<u64>::new(3).unwrap();
+        latency.record_n(100, 999).unwrap();
+        assert_eq!((quantile(&latency, 0.5), quantile(&latency, 0.99)), (Some(100), None));
     }
 }

@@ -22,6 +22,9 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 /// Longest wait for the servers to stop in order; then they are killed.
 const STOP_DEADLINE: Duration = Duration::from_secs(3);
 
+/// Start records that a node keeps of one playing; memory is taken as they come, about 120 bytes each.
+pub(super) const STARTS_MAX: u64 = 4 * 1024 * 1024;
+
 /// A running bed.
 #[derive(Debug)]
 pub struct Bed {
@@ -159,5 +162,6 @@ fn spec(kind: BedKind, service_us: u64, binary: &Path) -> ClusterSpec {
             spec.relayed = Some(rules);
         }
     }
+    spec.settings.more += &format!("start_records_max = {STARTS_MAX}\n");
     spec
 }

@@ -104,4 +104,5 @@ fn a_part_of_the_check_can_be_played() {
     let wrong = parts(None, 1, (Some("storm,sort"), None)).unwrap_err().to_string();
     assert!(wrong.contains("`sort`") && wrong.contains("storm60"), "{wrong}");
     assert!(parts(None, 1, (Some("storm60"), Some("tied2"))).is_err());
+    assert!(parts(None, 1, (Some("none"), None)).unwrap().is_empty(), "files alone are judged");
 }

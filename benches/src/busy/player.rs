@@ -1,8 +1,8 @@
 //! Plays one scene under one policy once: disturb, record, open loop, event, join; leaves the bed as it was.
 
-use super::bed::Bed;
+use super::bed::{Bed, STARTS_MAX};
 use super::disk;
-use super::matrix::WARM_UP;
+use super::matrix::{Part, WARM_UP};
 use super::policy::{BusyPolicy, ClientKind};
 use super::sample::{Sample, Tick};
 use super::scene::{BusyScene, Event};
@@ -12,7 +12,7 @@ use crate::load::counted::{Counted, Ground, extra_copies, play_counted};
 use crate::load::nodes::Nodes;
 use crate::load::run::{OpenLoop, Traced};
 use crate::load::workload::Workload;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::time::Duration;
 use tiedkv_client::engine_host::Suppressed;
 use tiedkv_client::{Client, Stats};
@@ -30,6 +30,22 @@ const VICTIM: NodeId = NodeId(2);
 pub fn rate_per_s(scene: &BusyScene) -> f64 {
     let width = scene.fan.map_or(1, |fan| fan.width.max(1));
     scene.reads_load * WORKERS * 1e6 / scene.service_us as f64 / width as f64
+}
+
+/// Checks that every node can keep the start records of a playing: at most one of each read (of each key of a call).
+///
+/// # Errors
+/// Names the longest counted time of the scene.
+pub fn check_length(part: &Part) -> Result<()> {
+    let width = part.scene.fan.map_or(1, |fan| fan.width.max(1));
+    let starts_per_s = rate_per_s(&part.scene) * width as f64;
+    let seconds_max = (STARTS_MAX as f64 / starts_per_s) as u64;
+    let seconds_max = seconds_max.saturating_sub(WARM_UP.as_secs());
+    if part.measured > Duration::from_secs(seconds_max) {
+        let (scene, seconds) = (&part.scene.name, part.measured.as_secs());
+        bail!("--seconds is {seconds}; {scene} starts so many reads that it must be at most {seconds_max}");
+    }
+    Ok(())
 }
 
 /// What is played once.
@@ -280,4 +296,24 @@ fn series(trace: &[Traced], watched: &[(Duration, Stats)]) -> Vec<Tick> {
 
 fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{policy, scene};
+    use super::*;
+
+    #[test]
+    fn a_playing_whose_starts_nodes_cannot_keep_is_refused() {
+        let part = |name: &str, seconds: u64| Part {
+            scene: scene::named(name).unwrap().remove(0),
+            policies: policy::named("untied").unwrap(),
+            measured: Duration::from_secs(seconds),
+            repeats: 1,
+        };
+        assert!(check_length(&part("load90", 900)).is_ok());
+        let error = check_length(&part("load90", 3_600)).unwrap_err().to_string();
+        assert!(error.contains("load90") && error.contains("at most 968"), "{error}");
+        assert!(check_length(&part("idle", 3_600)).is_ok() && check_length(&part("fanout-100", 3_600)).is_err());
+    }
 }

@@ -147,10 +147,10 @@ pub const POLICIES: [BusyPolicy; 12] = [
     ),
 ];
 
-/// Tie delays of 0, L, 2 L, as the round trip says, and 5 L, where L is about 100 us (loopback).
-const DELAYS: &str = "tied2@0us,tied2@100us,tied2@200us,tied2,tied2@500us";
+/// Tie delays of 0, L, 2 L, as the round trip says, 5 L and 10 L, where L is about 100 us (loopback).
+const DELAYS: &str = "tied2@0us,tied2@100us,tied2@200us,tied2,tied2@500us,tied2@1000us";
 /// Hedges from often to rarely; untied reads are what they are compared with.
-const HEDGES: &str = "untied,hedged@p50,hedged@p75,hedged@p90,hedged@p95,hedged@p99";
+const HEDGES: &str = "untied,hedged@p50,hedged@p75,hedged@p80,hedged@p90,hedged@p95,hedged@p99";
 
 /// The policies of a list of names; `all` stands for all, `delays` and `hedges` for sweeps. `tied2@400us` is tied2 with a
 /// fixed tie delay, `hedged@p90` hedges at the p90, as often as it takes (budget of 100 %).
@@ -228,7 +228,7 @@ mod tests {
         assert!(named("tied9").unwrap_err().to_string().contains("`tied9`"));
         let swept = named("tied2@0us,tied3@400us,hedged@p90").unwrap();
         assert_eq!(swept[1].client, ClientKind::TieDelay(400));
-        assert_eq!((named("delays").unwrap().len(), named("untied,hedges,delays").unwrap().len()), (5, 11));
+        assert_eq!((named("delays").unwrap().len(), named("untied,hedges,delays").unwrap().len()), (6, 13));
         assert!(named("untied@400us").is_err() && named("tied2@p90").is_err());
         let mut config = Config::new(["localhost:1"], "certs");
         for policy in POLICIES {

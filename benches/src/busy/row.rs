@@ -2,7 +2,7 @@
 //! (docs/benchmarks.md).
 
 use super::policy::{BusyPolicy, ClientKind};
-use super::quantiles::Pool;
+use super::quantiles::{ABOVE_MIN, Pool};
 use super::sample::{Sample, Tick};
 use super::scene::{BusyScene, Event};
 use hdrhistogram::Histogram;
@@ -65,21 +65,22 @@ pub struct BusyRow {
     /// Of reads that other nodes were asked for within 5 ms of a slow untied one, the slow ones, percent: P(B slow given
     /// that A is).
     pub slow_given_slow_pct: Option<f64>,
-    /// Queue wait of the copies whose answer was used, median.
-    pub queue_wait_p50_us: u64,
+    /// Queue wait of the copies whose answer was used, median; `None` in calls for many keys, as the next three.
+    pub queue_wait_p50_us: Option<u64>,
     /// Its 99th percentile.
-    pub queue_wait_p99_us: u64,
+    pub queue_wait_p99_us: Option<u64>,
     /// Planned send to the hand-over of the first copy, 99th percentile.
-    pub client_wait_p99_us: u64,
+    pub client_wait_p99_us: Option<u64>,
     /// Latency less queue wait and service time where the first copy won, median.
-    pub crossings_p50_us: u64,
+    pub crossings_p50_us: Option<u64>,
     /// Copies that started although another copy of their tie had started, percent of started copies.
     pub duplicates_pct: f64,
     /// Service time of tied (and first and retried) copies whose answer was not used, percent of all.
     pub wasted_work_pct: f64,
     /// The same of hedges and rescues.
     pub wasted_extra_pct: f64,
-    /// Service time of all copies per read.
+    /// Service time of all copies per good read; where records cannot be told apart by read (calls for many keys, an
+    /// outside peer), that of all playing per read sent.
     pub served_us_per_read: f64,
     /// Copies sent per read.
     pub copies_per_read: f64,
@@ -181,6 +182,9 @@ impl BusyRow {
         let (reads, errors) = (sum(|sample| sample.reads), sum(|sample| sample.errors));
         let service = sum(|sample| sample.joined.service_us);
         let (started, twice) = (sum(|sample| sample.joined.started), sum(|sample| sample.joined.duplicates));
+        // Without winners the service of the warm-up and of failed reads is among it: so are their reads.
+        let one_winner = scene.fan.is_none() && policy.client_in(scene) != ClientKind::Tower;
+        let served = if one_winner { reads - errors } else { sum(|sample| sample.sent) };
         let per_read = |whole: f64| whole / sent;
         let counted = reads.max(1) as f64;
         let cpu =
@@ -229,14 +233,14 @@ impl BusyRow {
             p999_interval_us: pool.interval(0.999),
             slow_share_pct: pool.share_above(3 * scene.service_us),
             slow_given_slow_pct: slow_given_slow(samples),
-            queue_wait_p50_us: waits.quantile(0.5).unwrap_or(0),
-            queue_wait_p99_us: waits.quantile(0.99).unwrap_or(0),
-            client_wait_p99_us: client.quantile(0.99).unwrap_or(0),
-            crossings_p50_us: crossings.get(crossings.len() / 2).copied().unwrap_or(0),
+            queue_wait_p50_us: waits.quantile(0.5),
+            queue_wait_p99_us: waits.quantile(0.99),
+            client_wait_p99_us: client.quantile(0.99),
+            crossings_p50_us: middle(&crossings),
             duplicates_pct: percent(twice, started),
             wasted_work_pct: percent(sum(|sample| sample.joined.wasted_us), service),
             wasted_extra_pct: percent(sum(|sample| sample.joined.wasted_extra_us), service),
-            served_us_per_read: service as f64 / (reads - errors).max(1) as f64,
+            served_us_per_read: service as f64 / served.max(1) as f64,
             copies_per_read: per_read(sum(|sample| sample.copies) as f64),
             extra_copies_pct: per_read(sum(|sample| sample.extra_copies) as f64) * 100.0,
             not_tied_pct: sum(|sample| sample.not_tied) as f64 * 100.0 / counted,
@@ -344,8 +348,10 @@ fn recovery_s(series: &[Tick], event_at: Duration) -> Option<f64> {
         spans.sort_unstable();
         spans[spans.len() / 2] > limit
     };
-    let after = series.windows(SMOOTHED).filter(|ticks| ticks[0].at_ms > event_ms && slow(ticks));
-    let last_slow = after.map(|ticks| ticks[SMOOTHED / 2].at_ms).max();
+    let mut after = series.windows(SMOOTHED).filter(|ticks| ticks[0].at_ms > event_ms).peekable();
+    // Too few ticks to be looked at together: nothing is known, which is no recovery.
+    after.peek()?;
+    let last_slow = after.filter(|ticks| slow(ticks)).map(|ticks| ticks[SMOOTHED / 2].at_ms).max();
     let end = series.last()?.at_ms;
     match last_slow {
         None => Some(0.0),
@@ -368,8 +374,18 @@ impl Merged {
     }
 
     fn quantile(&self, q: f64) -> Option<u64> {
-        self.0.as_ref().map(|spans| spans.value_at_quantile(q))
+        self.0.as_ref().filter(|spans| enough(spans.len(), q)).map(|spans| spans.value_at_quantile(q))
     }
+}
+
+/// The median of sorted spans, if there are enough.
+fn middle(sorted: &[u64]) -> Option<u64> {
+    sorted.get(sorted.len() / 2).copied().filter(|_| enough(sorted.len() as u64, 0.5))
+}
+
+/// Whether so many spans tell the percentile, by the rule of latencies.
+fn enough(count: u64, q: f64) -> bool {
+    count as f64 * (1.0 - q) >= ABOVE_MIN
 }
 
 impl IdealFigures {

@@ -24,6 +24,19 @@ fn recovery_is_the_end_of_the_last_slow_time() {
     let mut blip = storm(4_500);
     blip[70].p50_us = 50_000;
     assert!(recovery_s(&blip, at).unwrap() < 2.1, "one slow tick is chance");
+    assert_eq!(recovery_s(&storm(6_500)[..28], at), None, "three ticks after the event say nothing");
+}
+
+#[test]
+fn spans_of_too_few_reads_are_not_told() {
+    let mut spans = Histogram::<u64>::new_with_bounds(1, 120_000_000, 3).unwrap();
+    spans.record_n(500, 999).unwrap();
+    let merged = Merged::of(std::iter::once(&spans));
+    assert_eq!((merged.quantile(0.5), merged.quantile(0.99)), (Some(500), None));
+    spans.record(500).unwrap();
+    assert_eq!(Merged::of(std::iter::once(&spans)).quantile(0.99), Some(500));
+    assert_eq!(Merged::of(std::iter::empty()).quantile(0.5), None);
+    assert_eq!((middle(&[7; 19]), middle(&[7; 20]), middle(&[])), (None, Some(7), None));
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub fn table(document: &Document) -> String {
         "p99 interval",
         "ratio to idle untied",
         "of ideal",
+        "slow|slow %",
         "dup %",
         "wasted %",
         "extra %",
@@ -31,6 +32,7 @@ pub fn table(document: &Document) -> String {
     let mut text = columns(&cells, 2);
     text.push_str("latencies in ms from the planned send time; ratios, and of ideal, in the order p50 p90 p99 p99.9; of ideal:\n");
     text.push_str("measured over the limit of the policy's width on the run's own trace; extra: hedges and rescues per read; -: too few reads\n");
+    text.push_str("slow|slow: of untied reads on other nodes within 5 ms of a slow one (over 3 S), the slow ones: P(B slow | A slow)\n");
     if document.rows.iter().any(|row| row.scene == "real-disk") {
         text.push_str("real-disk: the three replicas share this machine's disk, so that they are slow together and ties can dodge little\n");
     }
@@ -63,6 +65,7 @@ fn line(row: &BusyRow) -> Vec<String> {
         interval(row.p99_interval_us),
         ratios(row.ratio_to_idle_untied),
         ratios(row.ideal.measured_over_ideal),
+        row.slow_given_slow_pct.map_or_else(|| "-".to_owned(), |share| format!("{share:.1}")),
         format!("{:.2}", row.duplicates_pct),
         format!("{:.3}", row.wasted_work_pct + row.wasted_extra_pct),
         format!("{:.1}", row.extra_copies_pct),
@@ -81,10 +84,11 @@ mod tests {
     fn what_is_not_known_is_a_dash_and_what_is_not_judged_is_marked() {
         let mut row =
             BusyRow { scene: "busy".into(), policy: "tied2".into(), p50_us: Some(5_000), ..BusyRow::default() };
+        row.slow_given_slow_pct = Some(21.34);
         row.ideal.measured_over_ideal = Some([Some(1.09), Some(1.07), Some(1.04), None]);
         let text = table(&Document::new(Run::default(), vec![row]));
         assert!(text.contains("busy   tied2") && text.contains("5.00"), "{text}");
-        assert!(text.contains("1.09 / 1.07 / 1.04 / -"), "{text}");
+        assert!(text.contains("1.09 / 1.07 / 1.04 / -") && text.contains(" 21.3 "), "{text}");
         assert!(text.contains("0!") && text.contains("! not judged"), "{text}");
     }
 }

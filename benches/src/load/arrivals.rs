@@ -3,8 +3,10 @@
 //! The plan never reacts to answers: a slow answer delays no later send, so waits are not hidden
 //! (coordinated omission).
 
+use super::workload::mix;
 use rand::Rng;
 use std::time::Duration;
+use tiedkv_protocol::ids::ReadId;
 
 /// One planned read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +17,14 @@ pub struct Arrival {
     pub view: usize,
     /// Which key it reads.
     pub key: u64,
+}
+
+/// The identity of the read at `index` of the plan of `seed`: modelled devices draw its service time from it, so that every
+/// policy that plays the plan meets the same draws. Nodes keep start records of one playing only, so that the same
+/// identities in the next one are not mistaken for these.
+pub fn read_id(seed: u64, index: u64) -> ReadId {
+    let at = mix(seed).wrapping_add(index.wrapping_mul(2));
+    ReadId((u128::from(mix(at)) << 64) | u128::from(mix(at.wrapping_add(1))))
 }
 
 /// A Poisson stream of reads over some views and keys.
@@ -55,6 +65,7 @@ mod tests {
     use super::*;
     use rand::SeedableRng;
     use rand::rngs::StdRng;
+    use std::collections::HashSet;
 
     fn stream(seed: u64) -> Arrivals<StdRng> {
         Arrivals::new(StdRng::seed_from_u64(seed), 1_000.0, 64, 20_000)
@@ -65,6 +76,14 @@ mod tests {
         let first: Vec<_> = stream(1).take(1_000).collect();
         assert_eq!(first, stream(1).take(1_000).collect::<Vec<_>>());
         assert_ne!(first, stream(2).take(1_000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn identities_are_those_of_plan_and_index_alone() {
+        let plan = |seed: u64| (0..10_000).map(|index| read_id(seed, index)).collect::<HashSet<ReadId>>();
+        assert_eq!(plan(1), plan(1));
+        assert_eq!(plan(1).len(), 10_000);
+        assert!(plan(1).is_disjoint(&plan(2)) && plan(1).is_disjoint(&plan(102)), "repeats differ");
     }
 
     #[test]

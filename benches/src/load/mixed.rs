@@ -75,6 +75,13 @@ impl Mixed {
         let blocks = counted.as_nanos() / self.block.as_nanos().max(1);
         Some((blocks % self.policies.len().max(1) as u128) as usize)
     }
+
+    /// Whose turn it is in the warm-up: each has one, however short it is, so that no policy starts cold.
+    fn warming(&self, at: Duration) -> usize {
+        let count = u32::try_from(self.policies.len()).unwrap_or(u32::MAX).max(1);
+        let slice = (self.warm_up / count).min(self.block).as_nanos().max(1);
+        (at.as_nanos() / slice % u128::from(count)) as usize
+    }
 }
 
 /// Calls of one kind under one policy.
@@ -239,7 +246,8 @@ impl Caller {
     /// One call, due at `at`.
     async fn call(&self, at: Duration, view: usize, drawn: Drawn) {
         let turn = self.plan.turn(at);
-        let policy = turn.or(Some(0)).and_then(|turn| self.plan.policies.get(turn).copied().flatten());
+        let playing = turn.unwrap_or_else(|| self.plan.warming(at));
+        let policy = self.plan.policies.get(playing).copied().flatten();
         let view = &self.views[view % self.views.len()];
         let ended = self.made(view, &drawn, ReadOptions { policy, ..ReadOptions::default() }).await;
         let took = self.start.elapsed().saturating_sub(at);
@@ -307,6 +315,8 @@ async fn open(caller: Arc<Caller>, rate: f64) -> Result<()> {
         while let Some(done) = out.try_join_next() {
             done.context("a call was lost")?;
         }
+        // Behind its plan this loop never waits; others on this thread, signals among them, must have their turn.
+        tokio::task::coop::consume_budget().await;
     }
     while let Some(done) = out.join_next().await {
         done.context("a call was lost")?;
@@ -368,6 +378,11 @@ mod tests {
         let turns: Vec<Option<usize>> =
             [0.0, 1.9, 2.0, 2.9, 3.1, 4.0].map(|at| plan.turn(Duration::from_secs_f64(at))).to_vec();
         assert_eq!(turns, [None, None, Some(0), Some(0), Some(1), Some(0)]);
+        let warming = |at: f64| plan.warming(Duration::from_secs_f64(at));
+        assert_eq!([0.0, 0.9, 1.1, 1.9].map(warming), [0, 0, 1, 1]);
+        let short = Mixed { warm_up: Duration::from_millis(300), ..plan.clone() };
+        assert_eq!(short.warming(Duration::from_millis(200)), 1, "each has a turn in a short warm-up");
+        assert_eq!(Mixed { warm_up: Duration::ZERO, ..short }.warming(Duration::ZERO), 0);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! are sent and not counted. The time a read waited in this process before its first copy was handed to the wire
 //! is kept apart (client wait).
 
-use super::arrivals::{Arrival, Arrivals};
+use super::arrivals::{Arrival, Arrivals, read_id};
 use super::join::Winners;
 use super::send_timer::SendTimer;
 use super::tower_hedge::TowerHedge;
@@ -32,7 +32,7 @@ const LATENCY_MAX_US: u64 = 120_000_000;
 /// What to send.
 #[derive(Clone, Debug)]
 pub struct OpenLoop {
-    /// Seeds the planned times, views and keys; the same plan for every policy.
+    /// Seeds the planned times, views, keys and identities of reads; the same plan for every policy.
     pub seed: u64,
     /// Reads per second, on average.
     pub rate_per_s: f64,
@@ -157,7 +157,7 @@ pub async fn play(views: &[View], plan: &OpenLoop, mut progress: impl FnMut(Dura
     // Both clocks are read together: the client's for planned moments, the system's for waiting.
     let (start, start_moment) = (clock::now(), tiedkv_client::clock::now());
     let mut told = Duration::ZERO;
-    for arrival in arrivals.take_while(|arrival| arrival.at < end) {
+    for (index, arrival) in (0u64..).zip(arrivals.take_while(|arrival| arrival.at < end)) {
         timer.until(start + arrival.at).await.context("timer")?;
         let options = ReadOptions {
             policy: Some(plan.policy),
@@ -165,6 +165,7 @@ pub async fn play(views: &[View], plan: &OpenLoop, mut progress: impl FnMut(Dura
             level: Some(plan.level),
             deadline: Some(plan.deadline),
             planned: Some(start_moment + arrival.at),
+            read: Some(read_id(plan.seed, index)),
             ..ReadOptions::default()
         };
         let view = views[arrival.view].clone();

@@ -1,9 +1,9 @@
 //! The hedge layer of the crate `tower` around an untied client: what a Rust service would hedge with that knows
 //! nothing of ties. For comparison only; the client crate does not depend on it.
 //!
-//! Its second request is a read of its own, to a random replica (the same one at times), after the percentile of the
-//! latencies of the second before; whole milliseconds, no budget. The slower read is dropped, which withdraws
-//! its copy.
+//! Its second request is a read of its own (a modelled device draws for it anew), to a random replica (the same one at
+//! times), after the percentile of the latencies of the second before; whole milliseconds, no budget. The slower read
+//! is dropped, which withdraws its copy.
 
 use bytes::Bytes;
 use std::fmt;
@@ -70,8 +70,12 @@ struct Call {
 struct Always;
 
 impl Policy<Call> for Always {
+    /// What is sent second.
     fn clone_request(&self, call: &Call) -> Option<Call> {
-        Some(call.clone())
+        let mut second = call.clone();
+        // The layer sends the clone later and the original at once: two reads have two identities.
+        second.options.read = None;
+        Some(second)
     }
 
     fn can_retry(&self, _: &Call) -> bool {

@@ -40,14 +40,17 @@ impl Sizes {
 
     /// Of the value of key `number`.
     fn bytes(self, number: u64) -> usize {
-        // Neighbours in the key space must not be neighbours in size: a finaliser of SplitMix64 (Steele et al., OOPSLA
-        // 2014).
-        let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^= mixed >> 31;
-        self.min + (mixed % (self.max - self.min + 1) as u64) as usize
+        // Neighbours in the key space must not be neighbours in size.
+        self.min + (mix(number) % (self.max - self.min + 1) as u64) as usize
     }
+}
+
+/// A number that looks drawn, always the same: the finaliser of SplitMix64 (Steele et al., OOPSLA 2014).
+pub(super) fn mix(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }
 
 impl FromStr for Sizes {

@@ -169,6 +169,7 @@ fn numbers(document: &Document) -> String {
         "p99 / own idle",
         "measured / ideal",
         "slow %",
+        "slow if another is %",
         "queue wait",
         "duplicates %",
         "wasted %",
@@ -189,7 +190,7 @@ fn numbers(document: &Document) -> String {
     let four = |ratios: Option<[Option<f64>; 4]>| {
         ratios.map_or_else(|| "-".to_owned(), |all| all.map(|ratio| number(ratio, 2)).join(" / "))
     };
-    let wait = |micros: u64| format!("{:.2}", micros as f64 / 1e3);
+    let wait = |micros: Option<u64>| number(micros.map(|micros| micros as f64 / 1e3), 2);
     for row in &document.rows {
         let delay = row.tie_delay_p50_us.zip(row.tie_delay_realised_p50_us);
         let cells = [
@@ -210,6 +211,7 @@ fn numbers(document: &Document) -> String {
             number(row.p99_ratio_to_own_idle, 2),
             four(row.ideal.measured_over_ideal),
             format!("{:.1}", row.slow_share_pct),
+            number(row.slow_given_slow_pct, 1),
             format!("{} / {} ms", wait(row.queue_wait_p50_us), wait(row.queue_wait_p99_us)),
             format!("{:.2}", row.duplicates_pct),
             format!("{:.3} + {:.3}", row.wasted_work_pct, row.wasted_extra_pct),
@@ -225,7 +227,8 @@ fn numbers(document: &Document) -> String {
         html += "</tr>";
     }
     html + "</tbody></table></div><p class='dim'>Intervals: 95 %. Of four figures with / between: p50, p90, p99, p99.9; \
-            of queue wait: p50, p99. Wasted: ties' own + rescues' and hedges'. CPU: client + servers. Cancel \
+            of queue wait: p50, p99. Slow: over 3 S; if another is: of untied reads on other nodes within 5 ms of a slow \
+            one. Wasted: ties' own + rescues' and hedges'. CPU: client + servers. Cancel \
             flight: p50 / p99. Tie delay: asked / realised, medians. A dash: too few reads, or not measured. Not judged: \
             processors over 60 % busy, or the machine stood still meanwhile.</p>"
 }
