@@ -49,6 +49,7 @@ Examples:
   tiedkv scan --cluster \"$URL\" --prefix user/ --limit 10
   tiedkv scan --cluster \"$URL\" --from a --to b --reverse --keys-only
   tiedkv scan --cluster \"$URL\" --prefix user/ -o json | jq .key
+  tiedkv scan --cluster \"$URL\" --resume \"$TOKEN\" --limit 10 --token     the next ten
 
 Prints one line per key, in order: key and value in the form that can be pasted back (table), one JSON object (json),
 or the value's bytes, or the key's with --keys-only, and a line end (raw).")]
@@ -66,8 +67,9 @@ pub struct Scan {
     /// At most so many keys; with --reverse the greatest
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
-    /// Go on where another scan ended: its token; range, order and limit are the token's
-    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["prefix", "from", "to", "reverse", "keys_only", "limit"])]
+    /// Go on where another scan ended: its token; range and order are the token's, and what is left of its limit unless
+    /// --limit is given
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["prefix", "from", "to", "reverse", "keys_only"])]
     pub resume: Option<String>,
     /// Say on standard error where a later scan goes on
     #[arg(long)]

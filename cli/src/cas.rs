@@ -19,6 +19,7 @@ pub async fn run(args: &Cas, format: Format) -> Result<End> {
     let expect = expectation(args)?;
     let options = write::options(args.idempotency_key.as_deref())?;
     let key = unescape(&args.key).map_err(usage)?;
+    let shown = escape(&key);
     let value = match &args.value {
         _ if args.delete => None,
         Some(text) => Some(unescape(text).map_err(usage)?),
@@ -29,11 +30,11 @@ pub async fn run(args: &Cas, format: Format) -> Result<End> {
     client.close();
     match became {
         Conditional::Applied(applied) => {
-            write::print(&args.key, &applied.report, format)?;
+            write::print(&shown, &applied.report, format)?;
             Ok(End::Ok)
         }
         Conditional::Unmet(unmet) => {
-            print(&args.key, &unmet, format)?;
+            print(&shown, &unmet, format)?;
             Ok(End::NotFound)
         }
     }

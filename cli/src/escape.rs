@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 /// A text whose escapes are wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`\\{0}` is no escape: \\\\ \\n \\r \\t and \\xNN (two hex digits) are; a backslash itself is \\\\")]
+#[error("`\\{0}` is no escape: \\\\ \\n \\r \\t and \\xNN (two hex digits) are; a backslash is \\\\ or \\x5c")]
 pub struct BadEscape(String);
 
 /// The bytes that a text stands for.
@@ -41,7 +41,8 @@ fn hex(digits: &str) -> Option<u8> {
 }
 
 /// The text that stands for some bytes; [`unescape`] gives them back. Between single quotes it can be pasted into any
-/// shell, ours too: no single quote stands in it, and it does not begin like a flag.
+/// shell, ours too: no single quote stands in it, and it does not begin like a flag. A backslash is `\x5c`, since fish
+/// takes two of them for one even there.
 pub fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     let (first, bytes) = match bytes.split_first() {
@@ -52,20 +53,24 @@ pub fn escape(bytes: &[u8]) -> String {
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
             match c {
-                '\\' => text.push_str("\\\\"),
+                '\\' => text.push_str("\\x5c"),
                 '\n' => text.push_str("\\n"),
                 '\r' => text.push_str("\\r"),
                 '\t' => text.push_str("\\t"),
                 '\'' => text.push_str("\\x27"),
-                c if c.is_control() => {
-                    c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
-                }
-                c => text.push(c),
+                c if shows(c) => text.push(c),
+                c => c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| text.push_str(&format!("\\x{byte:02x}"))),
             }
         }
         chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
     }
     text
+}
+
+/// Whether a character is seen as itself. What is invisible, turns the direction of a line or joins what is before it
+/// could make one key look like another; Rust escapes the same.
+fn shows(c: char) -> bool {
+    c == ' ' || c.is_ascii_graphic() || c.escape_debug().count() == 1
 }
 
 #[cfg(test)]
@@ -85,6 +90,25 @@ mod tests {
     fn plain_text_stays_as_it_is() {
         assert_eq!(escape("user/1: ä".as_bytes()), "user/1: ä");
         assert_eq!(unescape("a\\x41\\\\").unwrap(), "aA\\");
+    }
+
+    #[test]
+    fn what_does_not_show_is_an_escape_and_what_shows_stays() {
+        for (text, escaped) in [
+            ("\u{202e}", r"\xe2\x80\xae"),
+            ("a\u{200b}b", r"a\xe2\x80\x8bb"),
+            ("\u{2028}", r"\xe2\x80\xa8"),
+            ("\u{feff}", r"\xef\xbb\xbf"),
+            ("\u{7f}", r"\x7f"),
+            ("it's", r"it\x27s"),
+            (r"a\b\", r"a\x5cb\x5c"),
+        ] {
+            assert_eq!(escape(text.as_bytes()), escaped, "{text:?}");
+            assert_eq!(unescape(escaped).unwrap(), text.as_bytes(), "{text:?}");
+        }
+        for text in ["\"a b\"", "\u{e4}", "\u{663}", "\u{6f22}\u{5b57}", "\u{1f600}"] {
+            assert_eq!(escape(text.as_bytes()), text);
+        }
     }
 
     proptest! {

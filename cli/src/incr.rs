@@ -3,7 +3,7 @@
 use crate::args::Format;
 use crate::args_data::Incr;
 use crate::connect::connect;
-use crate::escape::unescape;
+use crate::escape::{escape, unescape};
 use crate::outcome::{End, usage};
 use crate::{output, write};
 use anyhow::Result;
@@ -15,6 +15,7 @@ use serde_json::json;
 /// When key or idempotency key are wrong, the value is no number or would be none, or the write fails.
 pub async fn run(args: &Incr, format: Format) -> Result<End> {
     let key = unescape(&args.key).map_err(usage)?;
+    let shown = escape(&key);
     let options = write::options(args.idempotency_key.as_deref())?;
     let client = connect(&args.connect).await?;
     let counted = client.increment_with(key, args.by, options).await?;
@@ -24,14 +25,14 @@ pub async fn run(args: &Incr, format: Format) -> Result<End> {
     match format {
         Format::Raw => output::bytes(format!("{number}\n").as_bytes())?,
         Format::Json => output::json(&json!({
-            "key": args.key,
+            "key": shown,
             "number": counted.number,
             "version": report.version.0,
             "token": report.token.to_string(),
             "repeated": report.repeated,
         }))?,
         Format::Table => output::pairs(&[
-            ("key", args.key.clone()),
+            ("key", shown),
             ("number", number),
             ("version", report.version.0.to_string()),
             ("token", report.token.to_string()),

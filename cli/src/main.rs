@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse().map_err(|error| help::name_nearest(error, &Cli::command(), typed())) {
         Ok(cli) => cli,
         // clap prints help by itself, and usage errors unless they are to be JSON: exit code 0 or 2.
-        Err(error) if error.exit_code() == 0 || !asks_for_json(typed()) => error.exit(),
+        Err(error) if error.exit_code() == 0 || !asked_for_json() => error.exit(),
         Err(error) => {
             let error = outcome::usage(anyhow::anyhow!(error.render().to_string().trim().to_owned()));
             eprintln!("{}", error_text(&error, Some(Format::Json)));
@@ -76,6 +76,8 @@ fn main() -> ExitCode {
     let format = cli.output;
     match run(cli) {
         Ok(end) => end.into(),
+        // Who read has seen enough: no failure, and nobody is left to be told.
+        Err(error) if output::reader_is_gone(&error) => End::Ok.into(),
         Err(error) => {
             eprintln!("{}", error_text(&error, format));
             end_of(&error).into()
@@ -88,13 +90,27 @@ fn typed() -> impl Iterator<Item = String> {
     std::env::args_os().map(|word| word.to_string_lossy().into_owned())
 }
 
-/// Whether the command line, which could not be parsed, or the environment asks for JSON.
-fn asks_for_json(arguments: impl Iterator<Item = String>) -> bool {
-    let arguments: Vec<String> = arguments.collect();
-    let joined = ["-ojson", "-o=json", "--output=json"];
-    let apart = arguments.windows(2).any(|pair| matches!(pair[0].as_str(), "-o" | "--output") && pair[1] == "json");
-    let named = apart || arguments.iter().any(|argument| joined.contains(&argument.as_str()));
-    named || std::env::var("TIEDKV_OUTPUT").is_ok_and(|output| output == "json")
+/// Whether the command line, which could not be parsed, asks for JSON; the environment has a say if no flag has.
+fn asked_for_json() -> bool {
+    let words: Vec<String> = typed().take_while(|word| word != "--").collect();
+    let environment = std::env::var("TIEDKV_OUTPUT").ok();
+    typed_form(&words).or(environment.as_deref()) == Some("json")
+}
+
+/// The form that a flag names.
+fn typed_form(words: &[String]) -> Option<&str> {
+    words.iter().enumerate().find_map(|(at, word)| {
+        if matches!(word.as_str(), "-o" | "--output") {
+            return words.get(at + 1).map(String::as_str);
+        }
+        let short = word.strip_prefix("-o").map(|form| form.strip_prefix('=').unwrap_or(form));
+        word.strip_prefix("--output=").or(short)
+    })
+}
+
+/// Whether rows flow through a pipe while the command runs.
+fn flows(command: &Command) -> bool {
+    matches!(command, Command::Scan(_) | Command::Export(_) | Command::Import(_) | Command::Shell(_))
 }
 
 fn run(cli: Cli) -> anyhow::Result<End> {
@@ -106,7 +122,14 @@ fn run(cli: Cli) -> anyhow::Result<End> {
     if let Command::Start(args) = &cli.command {
         return start::run(args, cli.output.unwrap_or(Format::Table));
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Reading and writing a pipe blocks the main thread for as long as the other side likes; the connections must
+    // live on meanwhile, on a thread of their own. The other commands read before they connect, and write little or
+    // after their answer: one thread is the least to wait for.
+    let mut builder = match flows(&cli.command) {
+        true => tokio::runtime::Builder::new_multi_thread(),
+        false => tokio::runtime::Builder::new_current_thread(),
+    };
+    let runtime = builder.worker_threads(1).enable_all().build()?;
     let end = runtime.block_on(dispatch(cli));
     // A thread that reads standard input may never come back.
     runtime.shutdown_background();
@@ -153,5 +176,27 @@ async fn dispatch(mut cli: Cli) -> anyhow::Result<End> {
         Command::Bench(Bench::Writes(args)) => bench_writes::run(&args, table).await,
         Command::Bench(Bench::Data(args)) => bench_data::run(&args, table).await,
         Command::Bench(Bench::Run(args)) => bench_run::run(&args, table).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_form_that_is_typed_is_found_in_every_spelling() {
+        for (line, form) in [
+            ("tiedkv got a -o json", Some("json")),
+            ("tiedkv -o table got a", Some("table")),
+            ("tiedkv -ojson got", Some("json")),
+            ("tiedkv -o=raw got", Some("raw")),
+            ("tiedkv --output json got", Some("json")),
+            ("tiedkv --output=table got", Some("table")),
+            ("tiedkv got --other json", None),
+            ("tiedkv got -o", None),
+        ] {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(typed_form(&words), form, "{line}");
+        }
     }
 }

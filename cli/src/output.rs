@@ -3,7 +3,18 @@
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+
+/// Who read standard output has closed it, as `head` does. A type of its own, since a connection can break with the
+/// same error.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output: nobody reads it any more")]
+pub struct ReaderGone;
+
+/// Whether a command ended because nobody reads what it prints.
+pub fn reader_is_gone(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<ReaderGone>().is_some()
+}
 
 /// Prints one JSON document and a line end.
 ///
@@ -26,10 +37,13 @@ pub fn pairs(pairs: &[(&str, String)]) -> Result<()> {
 /// Prints bytes as they are.
 ///
 /// # Errors
-/// When standard output is closed.
+/// When standard output is closed: [`ReaderGone`] if it was a pipe.
 pub fn bytes(bytes: &[u8]) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_all(bytes).and_then(|()| out.flush()).context("standard output")
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(ReaderGone.into()),
+        written => written.context("standard output"),
+    }
 }
 
 /// Bytes that are held back before they are written.
@@ -77,5 +91,17 @@ impl Lines {
         }
         self.held.clear();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_reader_of_standard_output_is_meant() {
+        assert!(reader_is_gone(&anyhow::Error::from(ReaderGone).context("line 3")));
+        let connection = anyhow::Error::from(std::io::Error::from(ErrorKind::BrokenPipe));
+        assert!(!reader_is_gone(&connection.context("standard output")));
     }
 }

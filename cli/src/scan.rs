@@ -7,7 +7,7 @@ use crate::escape::escape;
 use crate::outcome::{End, usage};
 use crate::output::Lines;
 use crate::range;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use serde_json::json;
 use tiedkv_client::{Row, ScanOptions, ScanToken};
 
@@ -18,6 +18,9 @@ use tiedkv_client::{Row, ScanOptions, ScanToken};
 pub async fn run(args: &Scan, format: Format) -> Result<End> {
     let range = range::parse(&args.range)?;
     let token = args.resume.as_deref().map(str::parse::<ScanToken>).transpose().map_err(usage)?;
+    if token.is_some() && args.limit == Some(0) {
+        return Err(usage(anyhow!("the limit of a scan must be at least 1, 0 were asked for")));
+    }
     let client = connect(&args.connect).await?;
     let options = ScanOptions {
         reverse: args.reverse,
@@ -27,7 +30,7 @@ pub async fn run(args: &Scan, format: Format) -> Result<End> {
     };
     let keys_only = args.keys_only || token.as_ref().is_some_and(ScanToken::keys_only);
     let mut scan = match token {
-        Some(token) => client.resume(token, options)?,
+        Some(token) => client.resume(token.with_limit(args.limit), options)?,
         None => client.scan(&range, options)?,
     };
     let mut lines = Lines::new();

@@ -8,6 +8,7 @@ use crate::args_live::Shell;
 use crate::connect::connect;
 use crate::help::name_nearest;
 use crate::outcome::{End, error_text, usage};
+use crate::output::reader_is_gone;
 use crate::recall::Recall;
 use crate::signals::Signals;
 use crate::typing::{Typed, Typing};
@@ -81,6 +82,7 @@ pub async fn run(args: &Shell, format: Option<Format>) -> Result<End> {
             Ok(Some(End::Ok | End::NotFound)) => {}
             Ok(Some(_)) if terminal => {}
             Ok(Some(end)) => break Ok(end),
+            Err(error) if reader_is_gone(&error) => break Err(error),
             Err(error) if terminal => eprintln!("{}", error_text(&error, format)),
             Err(error) => break Err(error).with_context(|| format!("line {number}")),
         }

@@ -3,7 +3,7 @@
 use crate::args::Format;
 use crate::args_data::Ttl;
 use crate::connect::connect;
-use crate::escape::unescape;
+use crate::escape::{escape, unescape};
 use crate::outcome::{End, usage};
 use crate::{output, write};
 use anyhow::{Result, anyhow};
@@ -17,6 +17,7 @@ use tiedkv_client::options::parse_span;
 /// When key or span are wrong, or the call fails.
 pub async fn run(args: &Ttl, format: Format) -> Result<End> {
     let key = unescape(&args.key).map_err(usage)?;
+    let shown = escape(&key);
     let set = args.set.as_deref().map(parse_span).transpose().map_err(usage)?;
     let options = write::options(args.idempotency_key.as_deref())?;
     if args.idempotency_key.is_some() && set.is_none() && !args.never {
@@ -31,14 +32,22 @@ pub async fn run(args: &Ttl, format: Format) -> Result<End> {
     let value = if found { client.get(key).await? } else { None };
     client.close();
     let Some(value) = value else {
-        eprintln!("tiedkv: no key `{}`", args.key);
+        match format {
+            Format::Json => {
+                output::json(&json!({ "key": shown, "found": false, "ttl_ms": null, "version": null }))?;
+            }
+            Format::Table | Format::Raw => eprintln!("tiedkv: no key `{shown}`"),
+        }
         return Ok(End::NotFound);
     };
     let left = value.remaining.map(milliseconds);
     let text = left.map_or_else(|| "never".to_owned(), |left| format!("{left} ms"));
     match format {
-        Format::Json => output::json(&json!({ "key": args.key, "ttl_ms": left, "version": value.version.0 }))?,
-        Format::Table => output::pairs(&[("key", args.key.clone()), ("expires in", text)])?,
+        Format::Json => {
+            let version = value.version.0;
+            output::json(&json!({ "key": shown, "found": true, "ttl_ms": left, "version": version }))?;
+        }
+        Format::Table => output::pairs(&[("key", shown), ("expires in", text)])?,
         Format::Raw => output::bytes(format!("{text}\n").as_bytes())?,
     }
     Ok(End::Ok)

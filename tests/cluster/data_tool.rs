@@ -1,9 +1,14 @@
 //! The tool's commands for many keys against a running cluster; what they print is compared with files in
 //! `tests/cluster/printed/` (set UPDATE_PRINTED to write them anew).
 
+use crate::bed::{Bed, PATIENCE, until};
 use crate::data::{fill, patient_url, replicated, settle};
 use crate::tool::{code, text, tool};
+use std::io::Read;
 use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+use tiedkv_benches::cluster::admin_page::fetch;
 
 /// Compares with the file; a difference shows both.
 pub fn assert_printed(name: &str, printed: &[u8]) {
@@ -89,13 +94,15 @@ async fn commands_of_one_key_and_errors_print_what_they_are_known_to() {
         (&["get", "lock", "-o", "json"], 0),
         (&["get", "nobody", "-o", "json"], 1),
         (&["cas", "lock", "you", "--absent"], 1),
-        (&["cas", "lock", "you", "--absent", "-o", "json"], 1),
+        (&["cas", r"lo\x63k", "you", "--absent", "-o", "json"], 1),
         (&["incr", "count", "7", "-o", "json"], 0),
+        (&["incr", r"count\x41\\", "-o", "json"], 0),
         (&["incr", "lock"], 2),
         (&["incr", "lock", "-o", "json"], 2),
         (&["ttl", "lock"], 0),
         (&["ttl", "lock", "-o", "json"], 0),
         (&["ttl", "nobody"], 1),
+        (&["ttl", r"no\x62ody", "-o", "json"], 1),
         (&["del", "lock", "-o", "json"], 0),
         (&["gte", "lock"], 2),
         (&["scan", "--limit", "0", "-o", "json"], 2),
@@ -125,6 +132,14 @@ async fn a_scan_goes_on_from_the_token_it_printed() {
     let token = token.replace(".upk.0.", ".upk.3.");
     let rest = tool(&["scan", "--cluster", &url, "--resume", &token], b"");
     assert_eq!(text(&rest.stdout), "k10\nk11\nk12\n", "{}", text(&rest.stderr));
+    // A limit of its own: page by page.
+    let next = tool(&["scan", "--cluster", &url, "--resume", &token, "--limit", "12", "--token"], b"");
+    assert_eq!(text(&next.stdout).lines().next_back(), Some("k21"), "{}", text(&next.stderr));
+    let token = text(&next.stderr).trim().to_owned();
+    let last = tool(&["scan", "--cluster", &url, "--resume", &token, "--limit", "12"], b"");
+    assert_eq!((text(&last.stdout).lines().next(), text(&last.stdout).lines().count()), (Some("k22"), 8));
+    let none = tool(&["scan", "--cluster", &url, "--resume", &token, "--limit", "0"], b"");
+    assert_eq!(code(&none), Some(2), "{}", text(&none.stderr));
     let wrong = tool(&["scan", "--cluster", &url, "--resume", "scan1.x"], b"");
     assert_eq!(code(&wrong), Some(2));
     for (arguments, named) in [
@@ -193,4 +208,71 @@ async fn an_export_comes_back_byte_for_byte_and_goes_on_where_it_was_cut() {
     assert!(text(&refused.stderr).contains(said), "{}", text(&refused.stderr));
     let rest = tool(&["import", "--cluster", &url, "--skip", "990"], &whole.stdout);
     assert_eq!((code(&rest), text(&rest.stdout)), (Some(0), "11 rows\n".to_owned()));
+}
+
+/// Connections of clients that all nodes have welcomed so far.
+async fn welcomed(bed: &Bed) -> u64 {
+    let mut sum = 0;
+    for node in bed.cluster.nodes() {
+        let page = fetch(node.ports().admin(), "/metrics", PATIENCE).await.unwrap().body;
+        let count = page.lines().find_map(|line| line.strip_prefix("tiedkv_clients_connections_total "));
+        sum += count.unwrap().parse::<u64>().unwrap();
+    }
+    sum
+}
+
+/// A scan that writes into a pipe.
+fn piped_scan(url: &str) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_tiedkv"))
+        .args(["scan", "--cluster", url])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// One of which the first byte was read.
+async fn begun(url: &str) -> Child {
+    let mut child = piped_scan(url);
+    tokio::task::spawn_blocking(move || {
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        child
+    })
+    .await
+    .unwrap()
+}
+
+/// Reads all that is left of it.
+async fn ended(child: Child) -> Output {
+    tokio::task::spawn_blocking(move || child.wait_with_output().unwrap()).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_reader_that_leaves_ends_a_scan_and_one_that_pauses_costs_no_connection() {
+    let bed = replicated().await;
+    // More than a pipe takes and a scan fetches ahead.
+    fill(&bed.client, (0..2_500).map(|n| (format!("k{n:04}"), vec![b'v'; 1_000]))).await;
+    settle(&bed).await;
+    // Connections are counted: those of the tool alone shall come, and a busy machine take none away.
+    bed.client.close();
+    let url = format!("{}&silence=4s", patient_url(&bed));
+
+    let mut left = begun(&url).await;
+    drop(left.stdout.take());
+    let left = ended(left).await;
+    assert_eq!((code(&left), text(&left.stderr)), (Some(0), String::new()));
+
+    let before = welcomed(&bed).await;
+    let paused = begun(&url).await;
+    until("the scan is connected", async || welcomed(&bed).await, |open| *open >= before + 3).await;
+    // A seed that was slow may have been dialled beside the others.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let open = welcomed(&bed).await;
+    // Both together are longer than a connection may be silent.
+    tokio::time::sleep(Duration::from_millis(5_500)).await;
+    let paused = ended(paused).await;
+    assert_eq!((code(&paused), text(&paused.stderr)), (Some(0), String::new()));
+    assert_eq!(text(&paused.stdout).lines().count(), 2_500);
+    assert_eq!(welcomed(&bed).await, open, "no connection was lost meanwhile");
 }
