@@ -111,7 +111,7 @@ Examples:
   tiedkv bench busy --quick                                   idle and busy, untied and tied2: about a minute
   tiedkv bench busy --scenes busy,stalls --policies untied,tied2,tied2+rescue --repeats 3 --json run.json
   tiedkv bench busy --scenes none --from a.json --from b.json --report report.html
-  tiedkv bench busy --check --json check.json                 against the bounds of docs/performance.md, 45 minutes
+  tiedkv bench busy --check --json check.json                 against the bounds of docs/benchmarks.md, 40 minutes
 
   tiedkv bench busy --check --scenes storm,storm60            a part of it
 

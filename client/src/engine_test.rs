@@ -297,6 +297,10 @@ fn an_observed_read_goes_untied_and_says_what_it_would_have_sent() {
     let kinds: Vec<CopyKind> = unsent.iter().map(|copy| copy.kind).collect();
     assert_eq!(kinds, [CopyKind::Tied, CopyKind::Rescue]);
     assert_eq!(view.engine.budget().tokens(), tokens, "nothing is spent");
+    // What would have kept a copy from being sent is said of it too.
+    view.engine.heard(NodeId(2), flags::NO_EXTRA_COPIES, 0);
+    let unsent = view.engine.read_ended(policy.into(), &ended, MS * 60, Some(&service(1, 0)), view.now);
+    assert_eq!(unsent.iter().map(|copy| copy.kind).collect::<Vec<_>>(), [CopyKind::Tied]);
 }
 
 #[test]

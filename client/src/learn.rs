@@ -107,8 +107,15 @@ impl Engine {
         if let Some(outcome) = race.outcome() {
             self.wins.read_ended(asked.operation(), race.copies(), outcome, now);
         }
+        let Some(observed) = observed else { return SmallVec::new() };
+        // What would have kept it from being sent; copies out and a call's share are not known of copies that never were.
+        let hedges_rest = self.strain.errors_high() || self.gate.busy();
+        let none = self.gate.no_extra_copies();
         let unspent = &mut self.unspent;
-        observed.map_or_else(SmallVec::new, |observed| observed.unsent(latency, |_| unspent.take(now)))
+        observed.unsent(latency, |kind| {
+            let kept_back = none || (kind == CopyKind::Hedge && hedges_rest);
+            !kept_back && unspent.take(now)
+        })
     }
 
     fn load_mut(&mut self, node: NodeId) -> &mut Load {

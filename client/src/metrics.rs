@@ -48,6 +48,9 @@ fn encode(stats: &Stats, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::
         let ends = [("answered", policy.answered), ("failed", policy.failed), ("dropped", policy.dropped)];
         ends.into_iter().chain([("open", open)]).map(|(end, count)| (vec![("end", end)], count)).collect()
     })?;
+    counters(to, "ties", "Ties begun: the first of a read, and fresh ones after a failure.", stats, |policy| {
+        vec![(vec![("begun", "first")], policy.ties), (vec![("begun", "fresh")], policy.fresh_ties)]
+    })?;
     counters(to, "copies", "Copies sent, by kind and end.", stats, |policy| {
         let copies = &policy.copies;
         let ends: [(&str, &ByKind); 6] = [
@@ -75,6 +78,12 @@ fn encode(stats: &Stats, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::
     counters(to, "unsent", "Copies that observed reads would have sent, by kind.", stats, |policy| {
         by_kind(&policy.unsent, None)
     })?;
+    let after = "When observed reads would have sent their first extra copy.";
+    seconds(to, "unsent_after_seconds", after, stats, |policy| &policy.unsent_after)?;
+    let gain = "What observed reads would gain at their p99.";
+    gauges(to, "predicted_gain_seconds", gain, stats, |policy| {
+        policy.predicted_gain(0.99).map(|gain| gain.as_secs_f64())
+    })?;
     counters(to, "samples", "Extra copies of observed reads that were compared.", stats, |policy| {
         vec![(vec![("result", "stale")], policy.samples_stale), (vec![("result", "agree")], agreed(policy))]
     })?;
@@ -100,6 +109,18 @@ fn encode(stats: &Stats, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::
     gauges(to, "delay_too_long", "1: hedges and rescues nearly always win.", stats, |policy| {
         Some(f64::from(u8::from(policy.delay_too_long)))
     })?;
+    let whole = stats.multi_gets - (stats.multi_gets_partial + stats.multi_gets_failed).min(stats.multi_gets);
+    let calls = [("whole", whole), ("partial", stats.multi_gets_partial), ("failed", stats.multi_gets_failed)];
+    let zero = ConstCounter::new(0_u64);
+    let mut ended = to.encode_descriptor(
+        "tiedkv_client_multi_gets",
+        "Calls for many keys, by end; one that is under way counts as whole.",
+        None,
+        zero.metric_type(),
+    )?;
+    for (end, count) in calls {
+        ConstCounter::new(count).encode(ended.encode_family(&[("end", end)])?)?;
+    }
     let name = "tiedkv_client_multi_get_completeness";
     let help = "Mean share of keys answered of calls for many.";
     let mean = ConstGauge::new(stats.completeness());
@@ -208,6 +229,10 @@ mod tests {
         let tally = counters.tallies.of(Slot::new(Operation::Get, ReadPolicy::default()));
         tally.reads.fetch_add(2, Relaxed);
         tally.answered.fetch_add(2, Relaxed);
+        tally.ties.fetch_add(1, Relaxed);
+        counters.multi_gets.fetch_add(4, Relaxed);
+        counters.multi_gets_partial.fetch_add(2, Relaxed);
+        counters.multi_gets_failed.fetch_add(1, Relaxed);
         tally.sent.add(CopyKind::First);
         tally.won.add(CopyKind::First);
         tally.with.add(Duration::from_millis(5));
@@ -224,6 +249,10 @@ mod tests {
             r#"tiedkv_client_latency_seconds{operation="get",policy="tied2+rescue",quantile="0.99"} 0.005"#,
             r#"tiedkv_client_latency_cut_seconds{operation="get",policy="tied2+rescue",quantile="0.99"} 0.005"#,
             r#"tiedkv_client_time_saved_seconds{operation="get",policy="tied2+rescue"} 0.005"#,
+            r#"tiedkv_client_ties_total{operation="get",policy="tied2+rescue",begun="first"} 1"#,
+            r#"tiedkv_client_unsent_after_seconds_counted_total{operation="get",policy="tied2+rescue"} 0"#,
+            r#"tiedkv_client_multi_gets_total{end="partial"} 2"#,
+            r#"tiedkv_client_multi_gets_total{end="whole"} 1"#,
             "tiedkv_client_multi_get_completeness 1",
         ] {
             assert!(text.contains(line), "{line}\n{text}");

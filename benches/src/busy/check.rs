@@ -1,4 +1,4 @@
-//! `--check`: what is played for it, and the rows against the bounds of the design (docs/performance.md). Pure.
+//! `--check`: what is played for it, and the rows against the bounds of the design (docs/benchmarks.md). Pure.
 //!
 //! A bound of a percentile or of processor time is broken only if the whole 95 % interval lies beyond it, and a row that
 //! is not judged breaks none: noise fails nobody. What has no interval is compared as it is, so that it is broken as soon

@@ -1,4 +1,5 @@
-//! One row of a report: a scene played under a policy. The JSON keys are stable and documented in the README.
+//! One row of a report: a scene played under a policy. The JSON keys are stable; those of `bench busy`
+//! contain them (docs/benchmarks.md).
 
 use crate::load::machine::Machine;
 use hdrhistogram::Histogram;
