@@ -324,7 +324,8 @@ impl FjallStore {
         let mut view = publishable(&self.database, &writing.spaces, &self.rows, &writing.meta);
         if self.engine_at_work(writing) {
             let until = clock::now() + UNLOCKED_FOR;
-            view.unlocked = Unlocked::pin(&self.database, &writing.spaces.data, view.snapshot.seqno(), until);
+            let seqno = view.snapshot.seqno();
+            view.unlocked = Some(Unlocked::pin(&self.database, &writing.spaces.data, seqno, until));
         }
         self.view.store(Arc::new(view));
         for listener in self.listeners.read().iter() {

@@ -262,14 +262,14 @@ fn bytes_of_values_and_of_the_position_are_golden() {
     assert!(crate::storage::view::decode_value(&[]).is_err());
 }
 
-/// Files of the tables below a folder.
-fn tables(folder: &Path) -> Vec<std::path::PathBuf> {
+/// Files in the folders called `name` below a folder: `tables`, or `blobs` of values kept apart.
+fn files(folder: &Path, name: &str) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            found.extend(tables(&path));
-        } else if path.parent().is_some_and(|parent| parent.ends_with("tables")) {
+            found.extend(files(&path, name));
+        } else if path.parent().is_some_and(|parent| parent.ends_with(name)) {
             found.push(path);
         }
     }
@@ -288,11 +288,11 @@ fn a_byte_flipped_on_disk_is_an_error_and_never_another_value() {
         }
         store.persist().unwrap();
     }
-    let files = tables(&folder.path().join("keyspaces"));
-    let bytes: u64 = files.iter().map(|file| file.metadata().unwrap().len()).sum();
-    assert!(bytes > 64 << 10, "something was flushed: {bytes} bytes in {files:?}");
+    let tables = files(&folder.path().join("keyspaces"), "tables");
+    let bytes: u64 = tables.iter().map(|file| file.metadata().unwrap().len()).sum();
+    assert!(bytes > 64 << 10, "something was flushed: {bytes} bytes in {tables:?}");
     let (mut errors, mut tries) = (0, 0);
-    for file in &files {
+    for file in &tables {
         for part in 1..6 {
             tries += 1;
             let copied = tempfile::tempdir().unwrap();
@@ -340,7 +340,8 @@ fn reads_go_on_while_the_engine_makes_its_tables_durable() {
         let writing = store.writing.lock();
         let pin = |until| {
             let mut view = publishable(&store.database, &writing.spaces, &store.rows, &writing.meta);
-            view.unlocked = Unlocked::pin(&store.database, &writing.spaces.data, view.snapshot.seqno(), until);
+            view.unlocked =
+                Some(Unlocked::pin(&store.database, &writing.spaces.data, view.snapshot.seqno(), until));
             view
         };
         let over = pin(Moment(0)).unlocked.is_some_and(|unlocked| unlocked.pays());
@@ -399,4 +400,87 @@ fn a_view_beside_the_lock_shows_what_its_snapshot_shows() {
         assert_eq!(beside, plain, "round {round}");
     }
     assert!(pinned > 20, "{pinned} of 400 views were pinned");
+}
+
+#[test]
+fn large_values_kept_apart_are_what_was_written_through_merges_restarts_and_deletions() {
+    const KEYS: u64 = 23;
+    let folder = tempfile::tempdir().unwrap();
+    let settings = StoreSettings { memtable_bytes: 256 << 10, ..StoreSettings::default() };
+    let mut store = Arc::new(FjallStore::open(folder.path(), settings).unwrap());
+    let mut model = std::collections::BTreeMap::new();
+    let mut draws = (1..=800_u64).map(crate::storage::key::mix);
+    let (mut position, mut pinned) = (0, 0);
+    while let Some(draw) = draws.next() {
+        position += 1;
+        let key = format!("key-{:02}", draw % KEYS);
+        if draw.is_multiple_of(11) {
+            commit(&store, position, &[Mutation::Delete { key: bytes(&key) }]);
+            model.remove(&key);
+        } else {
+            // From a few bytes to 100 KiB: some lie with their keys, most apart.
+            let text = format!("{position} {}", "v".repeat(8 + (draw >> 8) as usize % (100 << 10)));
+            commit(&store, position, &[put(&key, &text)]);
+            model.insert(key, text);
+        }
+        pinned += u32::from(store.current().unlocked.is_some());
+        if position.is_multiple_of(40) {
+            if position.is_multiple_of(200) {
+                store.persist().unwrap();
+                drop(store);
+                store = Arc::new(FjallStore::open(folder.path(), settings).unwrap());
+            }
+            let (view, mut rows) = (store.current(), Vec::new());
+            view.scan(KeyRange { lo: b"", hi: None, reverse: false }, &mut |row| {
+                rows.push((bytes(std::str::from_utf8(row.key).unwrap()), Bytes::copy_from_slice(row.value)));
+                true
+            })
+            .unwrap();
+            let wanted: Vec<_> = model.iter().map(|(key, text)| (bytes(key), bytes(text))).collect();
+            assert!(rows == wanted, "at {position}");
+            for (key, text) in &wanted {
+                let stored = view.stored(key).unwrap();
+                assert!(stored.is_some_and(|stored| stored.value == *text), "{key:?} at {position}");
+            }
+        }
+    }
+    assert!(pinned > 20, "{pinned} of {position} views were pinned");
+    let apart = files(folder.path(), "blobs");
+    assert!(!apart.is_empty(), "no value was kept apart");
+    let taken: u64 = apart.iter().map(|file| std::fs::metadata(file).unwrap().len()).sum();
+    let written = 50 * 1024 * position;
+    println!("{} files of {taken} bytes for about {written} written", apart.len());
+    assert!(taken < written / 2, "{} files of {taken} bytes: what is stale stays", apart.len());
+}
+
+#[test]
+fn a_byte_flipped_in_a_value_kept_apart_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = StoreSettings { memtable_bytes: 64 << 10, ..StoreSettings::default() };
+    let text = |number: u64| format!("{number} {}", "v".repeat(200 << 10));
+    {
+        let store = FjallStore::open(folder.path(), settings).unwrap();
+        for number in 1..=9 {
+            commit(&store, number, &[put(&format!("key {number}"), &text(number))]);
+        }
+        store.persist().unwrap();
+    }
+    let apart = files(folder.path(), "blobs");
+    assert!(!apart.is_empty(), "no value was kept apart");
+    for file in &apart {
+        let mut bytes = std::fs::read(file).unwrap();
+        let place = bytes.len() / 2;
+        bytes[place] ^= 0x10;
+        std::fs::write(file, &bytes).unwrap();
+    }
+    let store = FjallStore::open(folder.path(), settings).unwrap();
+    let (view, mut errors) = (store.current(), 0);
+    for number in 1..=9 {
+        // Of the newest ones there may only be the journal's copy, which is whole.
+        match view.stored(format!("key {number}").as_bytes()) {
+            Ok(found) => assert!(found.is_some_and(|stored| stored.value == text(number)), "another value"),
+            Err(_) => errors += 1,
+        }
+    }
+    assert!(errors > 0, "no value of {} files was missed", apart.len());
 }

@@ -6,7 +6,7 @@ use crate::storage::view::engine_error;
 use bytes::Bytes;
 use fjall::compaction::Leveled;
 use fjall::config::FilterPolicy;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions};
+use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +16,11 @@ const NAMES: [&str; 3] = ["data-", "outcomes-", "expiry-"];
 /// Bytes of a table of values: merging holds a hash of each of its keys, 8 bytes, in one vector that doubles. With
 /// the engine's 64 MiB that was a million hashes, and 20 MiB of resident memory after the first large merge.
 const DATA_TABLE_BYTES: u64 = 16 << 20;
+/// Values from this size on are kept apart from their keys, in files that merging does not touch before a quarter of one
+/// is stale (Lu et al., "WiscKey: Separating Keys from Values in SSD-conscious Storage", FAST 2016). A memtable holds less
+/// than one value of the largest size, so a merge of the first level read and wrote eight of them. Smaller ones stay with
+/// their keys, where a scan finds them without a seek.
+const APART_BYTES: u32 = 64 << 10;
 /// The same of outcomes and expiries, whose rows are smaller.
 const SMALL_TABLE_BYTES: u64 = 4 << 20;
 
@@ -42,7 +47,15 @@ impl Spaces {
                     .max_memtable_size(memtable_bytes)
                     .compaction_strategy(Arc::new(merging));
                 // Outcomes and expiries are only ever read by ranges, for which no filter is asked.
-                if name == data { options } else { options.filter_policy(FilterPolicy::disabled()) }
+                if name == data {
+                    // Not compressed: that would take longer than all that is saved by keeping them apart.
+                    let apart = KvSeparationOptions::default()
+                        .separation_threshold(APART_BYTES)
+                        .compression(CompressionType::None);
+                    options.with_kv_separation(Some(apart))
+                } else {
+                    options.filter_policy(FilterPolicy::disabled())
+                }
             };
             database.keyspace(&format!("{name}{generation}"), options).map_err(engine_error)
         };

@@ -5,11 +5,12 @@
 //! values of 8 MiB that is tens of milliseconds at a time in which no read of a node goes on, and on all replicas at
 //! once, since they flush at the same position. A view that is published while that may happen pins the list that it
 //! shows and reads from it: dearer by a merge of iterators (five times a get), so only then, and not for long if no
-//! other view follows. Pins what it shows until it is dropped.
+//! other view follows. A value that the engine keeps apart from its key is the exception: it is fetched under the lock. Pins
+//! what it shows until it is dropped.
 
 use crate::clock;
-use fjall::{AbstractTree, AnyTree, Database, Keyspace, SeqNo, Slice};
-use lsm_tree::Tree;
+use fjall::{AbstractTree, Database, Keyspace, SeqNo, Slice};
+use lsm_tree::{Tree, ValueType};
 use std::ops::Bound;
 use tiedkv_protocol::moment::Moment;
 
@@ -30,15 +31,26 @@ pub(super) struct Unlocked {
 
 impl Unlocked {
     /// What a snapshot at `seqno` shows. Waits for the lock; for the one thread that publishes.
-    pub(super) fn pin(database: &Database, keyspace: &Keyspace, seqno: SeqNo, until: Moment) -> Option<Self> {
+    pub(super) fn pin(database: &Database, keyspace: &Keyspace, seqno: SeqNo, until: Moment) -> Self {
         // The type of the engine's list has no name outside of it.
-        let AnyTree::Standard(tree) = &keyspace.tree else { return None };
-        let version = tree.get_version_history_lock().get_version_for_snapshot(seqno);
+        let version = keyspace.tree.get_version_history_lock().get_version_for_snapshot(seqno);
+        let keyspace = keyspace.clone();
         let read: Read = Box::new(move |bounds| {
             let rows = Tree::create_internal_range(version.clone(), bounds, seqno, None);
-            Box::new(rows.map(|row| row.map(|row| (row.key.user_key, row.value)).map_err(fjall::Error::from)))
+            let keyspace = keyspace.clone();
+            Box::new(rows.filter_map(move |row| {
+                let row = match row {
+                    Ok(row) if row.key.value_type == ValueType::Indirection => {
+                        let value = keyspace.tree.get(&row.key.user_key, seqno);
+                        value.map(|value| Some((row.key.user_key, value?)))
+                    }
+                    Ok(row) => Ok(Some((row.key.user_key, row.value))),
+                    Err(error) => Err(error),
+                };
+                row.map_err(fjall::Error::from).transpose()
+            }))
         });
-        Some(Self { read, until, database: database.clone() })
+        Self { read, until, database: database.clone() }
     }
 
     /// Whether to read here: the engine may hold its lock for long.
