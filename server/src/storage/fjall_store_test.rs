@@ -409,9 +409,9 @@ fn large_values_kept_apart_are_what_was_written_through_merges_restarts_and_dele
     let settings = StoreSettings { memtable_bytes: 256 << 10, ..StoreSettings::default() };
     let mut store = Arc::new(FjallStore::open(folder.path(), settings).unwrap());
     let mut model = std::collections::BTreeMap::new();
-    let mut draws = (1..=800_u64).map(crate::storage::key::mix);
+    let draws = (1..=800_u64).map(crate::storage::key::mix);
     let (mut position, mut pinned) = (0, 0);
-    while let Some(draw) = draws.next() {
+    for draw in draws {
         position += 1;
         let key = format!("key-{:02}", draw % KEYS);
         if draw.is_multiple_of(11) {
