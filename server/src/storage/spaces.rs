@@ -16,13 +16,13 @@ const NAMES: [&str; 3] = ["data-", "outcomes-", "expiry-"];
 /// Bytes of a table of values: merging holds a hash of each of its keys, 8 bytes, in one vector that doubles. With
 /// the engine's 64 MiB that was a million hashes, and 20 MiB of resident memory after the first large merge.
 const DATA_TABLE_BYTES: u64 = 16 << 20;
-/// Values from this size on are kept apart from their keys, in files that merging does not touch before a quarter of one
-/// is stale (Lu et al., "WiscKey: Separating Keys from Values in SSD-conscious Storage", FAST 2016). A memtable holds less
-/// than one value of the largest size, so a merge of the first level read and wrote eight of them. Smaller ones stay with
-/// their keys, where a scan finds them without a seek.
-const APART_BYTES: u32 = 64 << 10;
 /// The same of outcomes and expiries, whose rows are smaller.
 const SMALL_TABLE_BYTES: u64 = 4 << 20;
+/// Values from this size on are kept apart from their keys, in files that merging does not touch before a quarter of one
+/// is stale (Lu et al., "WiscKey: Separating Keys from Values in SSD-conscious Storage", FAST 2016). A memtable holds
+/// less than one value of the largest size, so a merge of the first level read eight of them. Smaller ones stay with
+/// their keys, where a scan finds them without a seek. A keyspace keeps the layout that it was created with.
+const APART_BYTES: u32 = 64 << 10;
 
 /// See the head of this room. Cheap to clone; clones are the same keyspaces.
 #[derive(Clone)]
@@ -48,7 +48,7 @@ impl Spaces {
                     .compaction_strategy(Arc::new(merging));
                 // Outcomes and expiries are only ever read by ranges, for which no filter is asked.
                 if name == data {
-                    // Not compressed: that would take longer than all that is saved by keeping them apart.
+                    // As they are: compressing would be work on every flush and every read of a large value.
                     let apart = KvSeparationOptions::default()
                         .separation_threshold(APART_BYTES)
                         .compression(CompressionType::None);

@@ -5,8 +5,8 @@
 //! values of 8 MiB that is tens of milliseconds at a time in which no read of a node goes on, and on all replicas at
 //! once, since they flush at the same position. A view that is published while that may happen pins the list that it
 //! shows and reads from it: dearer by a merge of iterators (five times a get), so only then, and not for long if no
-//! other view follows. A value that the engine keeps apart from its key is the exception: it is fetched under the lock. Pins
-//! what it shows until it is dropped.
+//! other view follows. A value that the engine keeps apart from its key is the exception: it is fetched under the lock.
+//! Pins what it shows until it is dropped.
 
 use crate::clock;
 use fjall::{AbstractTree, Database, Keyspace, SeqNo, Slice};
