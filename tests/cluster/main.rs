@@ -18,6 +18,7 @@ mod cancels;
 mod clock;
 mod conditional;
 mod data;
+mod data_intents;
 mod data_live;
 mod data_load;
 mod data_many;
