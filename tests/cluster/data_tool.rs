@@ -72,14 +72,17 @@ async fn scans_counts_and_deletes_print_what_they_are_known_to() {
 }
 
 /// What differs from run to run becomes an underscore.
-fn without_runs(printed: &[u8]) -> String {
-    let differ = ["node", "tries", "version", "token", "latency_us", "queue_wait_us", "service_time_us", "copies"];
+pub fn without_runs(printed: &[u8]) -> String {
+    let of_calls =
+        ["node", "tries", "version", "token", "latency_us", "queue_wait_us", "service_time_us", "copies"];
+    let of_members = ["client_address", "peer_address", "cancel_address", "leader"];
     let line = |line: &str| {
         let word = line.trim_start().trim_start_matches('"');
         let name = word.split(['"', ' ', ':']).next().unwrap_or_default();
         let value = line.trim_end_matches(',').rsplit(' ').next().unwrap_or_default();
         // A null is no number of a run.
-        if differ.contains(&name) && value != "null" { line.replacen(value, "_", 1) } else { line.to_owned() }
+        let differs = of_calls.contains(&name) || of_members.contains(&name);
+        if differs && value != "null" { line.replacen(value, "_", 1) } else { line.to_owned() }
     };
     text(printed).lines().map(line).collect::<Vec<String>>().join("\n")
 }

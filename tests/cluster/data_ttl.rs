@@ -1,4 +1,5 @@
-//! Times to live through the crate and the tool: a lease that is set, read, prolonged, kept and lost; the longest value with one.
+//! Times to live through the crate and the tool: a lease that is set, read, prolonged, kept and lost; the longest value
+//! with one.
 
 use crate::bed::{PATIENCE, until};
 use crate::data::{patient_url, replicated, settle};

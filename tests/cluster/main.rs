@@ -26,6 +26,7 @@ mod data_model;
 mod data_model_draws;
 mod data_model_map;
 mod data_model_send;
+mod data_printed;
 mod data_tool;
 mod data_ttl;
 mod demo;
