@@ -16,9 +16,11 @@ use tiedkv_protocol::ids::PositionToken;
 use tiedkv_protocol::request::ReadLevel;
 
 /// Operations of one seed.
-const STEPS: u32 = 300;
+const STEPS: u32 = 400;
 /// Always played; the environment's `SEED` is played behind them.
 const SEEDS: [u64; 4] = [7, 8, 9, 10];
+/// Most rows that one delete of a range takes away in between.
+const GONE_MAX: usize = 3;
 
 struct Play {
     clients: [Client; 2],
@@ -116,8 +118,8 @@ impl Play {
     async fn delete_range(&mut self, view: usize) {
         let (range, lo, hi) = self.draws.range(&self.map);
         let gone = self.map.inside(&lo, hi.as_ref());
-        // Mostly a small part, so that there is something left.
-        if gone.len() >= 8 && self.draws.below(8) > 0 {
+        // A small part, so that there is something left; all of it goes at the end of a seed.
+        if gone.len() > GONE_MAX {
             return;
         }
         self.delete(view, &range, &gone).await;
@@ -267,7 +269,7 @@ async fn every_answer_and_the_rows_of_every_replica_are_those_of_a_sorted_map() 
         play.hold_against(&bed).await;
         // The next seed begins with nothing, so that it can be played alone.
         let all = play.map.inside(&Bytes::new(), None);
-        assert!(all.len() > 5, "{} rows at the end of SEED={seed}", all.len());
+        assert!(!all.is_empty(), "no row at the end of SEED={seed}");
         play.delete(0, &ScanRange::all(), &all).await;
         play.hold_against(&bed).await;
     }
