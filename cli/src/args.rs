@@ -332,6 +332,7 @@ pub struct Put {
 #[command(after_help = "\
 Examples:
   tiedkv cas --cluster \"$URL\" lock mine --absent          take it if nobody has it
+  tiedkv cas --cluster \"$URL\" lock mine --absent --ttl 30s    as a lease: it is free again after 30 s
   tiedkv cas --cluster \"$URL\" lock --expect mine --delete give it back
   tiedkv cas --cluster \"$URL\" count 8 --version 4711      only if nobody has written since
 
@@ -356,6 +357,9 @@ pub struct Cas {
     /// Remove the key instead of setting it
     #[arg(long)]
     pub delete: bool,
+    /// It expires after this time: 500ms, 60s
+    #[arg(long, value_name = "SPAN", conflicts_with = "delete")]
+    pub ttl: Option<String>,
     /// As for put
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,

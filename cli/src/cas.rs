@@ -6,27 +6,31 @@ use crate::escape::{escape, unescape};
 use crate::outcome::{End, usage};
 use crate::{output, put, write};
 use anyhow::{Result, anyhow};
+use bytes::Bytes;
 use serde_json::json;
+use std::time::Duration;
 use tiedkv_client::conditional::{Conditional, Unmet};
-use tiedkv_client::{Client, Expect, WriteOptions};
+use tiedkv_client::options::parse_span;
+use tiedkv_client::{Batch, Client, Expect, WriteOptions};
 use tiedkv_protocol::ids::Version;
 
 /// Runs the command.
 ///
 /// # Errors
-/// When key, value, expectation or idempotency key are wrong, or the write fails.
+/// When key, value, expectation, time to live or idempotency key are wrong, or the write fails.
 pub async fn run(args: &Cas, format: Format) -> Result<End> {
     let expect = expectation(args)?;
     let options = write::options(args.idempotency_key.as_deref())?;
     let key = unescape(&args.key).map_err(usage)?;
     let shown = escape(&key);
-    let value = match &args.value {
-        _ if args.delete => None,
-        Some(text) => Some(unescape(text).map_err(usage)?),
-        None => Some(put::standard_input().map_err(usage)?),
+    let ttl = args.ttl.as_deref().map(parse_span).transpose().map_err(usage)?;
+    let change = match (&args.value, ttl) {
+        _ if args.delete => Change::Delete,
+        (Some(text), ttl) => Change::Set(unescape(text).map_err(usage)?, ttl),
+        (None, ttl) => Change::Set(put::standard_input().map_err(usage)?, ttl),
     };
     let client = connect(&args.connect).await?;
-    let became = send(&client, key, expect, value, options).await?;
+    let became = send(&client, key, expect, change, options).await?;
     client.close();
     match became {
         Conditional::Applied(applied) => {
@@ -40,16 +44,27 @@ pub async fn run(args: &Cas, format: Format) -> Result<End> {
     }
 }
 
+/// What is done if the key is as expected.
+enum Change {
+    /// A value, and after what time it expires.
+    Set(Bytes, Option<Duration>),
+    Delete,
+}
+
 async fn send(
     client: &Client,
-    key: bytes::Bytes,
+    key: Bytes,
     expect: Expect,
-    value: Option<bytes::Bytes>,
+    change: Change,
     options: WriteOptions,
 ) -> Result<Conditional, tiedkv_client::Error> {
-    match value {
-        Some(value) => client.compare_and_set_with(key, expect, value, options).await,
-        None => client.delete_if_with(key, expect, options).await,
+    match change {
+        Change::Set(value, None) => client.compare_and_set_with(key, expect, value, options).await,
+        Change::Set(value, Some(ttl)) => {
+            let batch = Batch::new().when(key.clone(), expect).put_for(key, value, ttl);
+            client.batch_with(batch, options).await
+        }
+        Change::Delete => client.delete_if_with(key, expect, options).await,
     }
 }
 

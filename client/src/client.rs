@@ -122,6 +122,17 @@ impl Client {
         self.view.exists(key, ReadOptions::default()).await
     }
 
+    /// [`Client::exists`] with options; deadline and class are those of a get.
+    ///
+    /// # Errors
+    /// See [`Error::caller_move`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future withdraws every copy.
+    pub async fn exists_with(&self, key: impl Into<Bytes>, options: ReadOptions) -> Result<bool, Error> {
+        self.view.exists(key, options).await
+    }
+
     /// Begins a scan: rows in order of key, fetched ahead page by page.
     ///
     /// # Errors
@@ -147,6 +158,28 @@ impl Client {
     /// Dropping the future withdraws every copy.
     pub async fn count(&self, range: &ScanRange) -> Result<u64, Error> {
         self.view.count(range, ReadOptions::default()).await
+    }
+
+    /// [`Client::count`] with options: they hold for each page, the deadline too (10 s unless named; class batch likewise).
+    ///
+    /// ```no_run
+    /// use tiedkv_client::{Client, Level, ReadOptions, ScanRange};
+    ///
+    /// # async fn example(client: Client) -> Result<(), tiedkv_client::Error> {
+    /// let options = ReadOptions { level: Some(Level::Linearizable), ..ReadOptions::default() };
+    /// let users = client.count_with(&ScanRange::prefix("user/"), options).await?;
+    /// # println!("{users}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`Error::caller_move`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future withdraws every copy.
+    pub async fn count_with(&self, range: &ScanRange, options: ReadOptions) -> Result<u64, Error> {
+        self.view.count(range, options).await
     }
 
     /// Sets a key.

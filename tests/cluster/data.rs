@@ -5,6 +5,8 @@ use crate::bed::{Bed, PATIENCE, until, within};
 use std::time::Duration;
 use tiedkv_benches::cluster::{Device, Storage};
 use tiedkv_client::{Client, Level, ReadOptions, ReadPolicy, ScanOptions, ScanRange, WriteOptions};
+use tiedkv_protocol::error::ErrorCode;
+use tiedkv_protocol::ids::{ClusterId, PositionToken};
 
 /// Three replicated nodes on disk, real device, and a client that waits as long as a busy machine needs.
 pub async fn replicated() -> Bed {
@@ -124,6 +126,35 @@ async fn a_scan_sees_what_its_session_wrote_and_goes_on_when_a_replica_dies() {
         assert_eq!(scan.next().await.unwrap().unwrap().key, row(n).0);
     }
     assert_eq!(scan.next().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn existence_and_counts_are_asked_as_their_options_say() {
+    let bed = replicated().await;
+    fill(&bed.client, (0..300).map(|n| (format!("row-{n:03}"), b"v".to_vec()))).await;
+    // A client that has seen nothing: level or token says how fresh.
+    let other = Client::connect_url(&patient_url(&bed)).await.unwrap();
+    let patient = || ReadOptions { deadline: Some(PATIENCE), ..ReadOptions::default() };
+    let token = bed.client.token();
+    for options in [
+        ReadOptions { level: Some(Level::Linearizable), ..patient() },
+        ReadOptions {
+            level: Some(Level::Session),
+            token: Some(token),
+            policy: Some(ReadPolicy::TIED2),
+            ..patient()
+        },
+    ] {
+        assert!(other.exists_with("row-299", options.clone()).await.unwrap());
+        assert!(!other.exists_with("row-300", options.clone()).await.unwrap());
+        assert_eq!(other.count_with(&ScanRange::prefix("row-"), options).await.unwrap(), 300);
+    }
+    // Of another cluster: whoever looks at the token refuses it.
+    let foreign = PositionToken { cluster: ClusterId(!token.cluster.0), ..token };
+    let options = ReadOptions { level: Some(Level::Session), token: Some(foreign), ..patient() };
+    let exists = other.exists_with("row-299", options.clone()).await.unwrap_err();
+    let count = other.count_with(&ScanRange::all(), options).await.unwrap_err();
+    assert_eq!((exists.code(), count.code()), (Some(ErrorCode::BadToken), Some(ErrorCode::BadToken)));
 }
 
 #[tokio::test]

@@ -1,11 +1,13 @@
-//! Times to live through the crate and the tool: a lease that is set, read, prolonged, kept and lost.
+//! Times to live through the crate and the tool: a lease that is set, read, prolonged, kept and lost; the longest value
+//! with one.
 
 use crate::bed::{PATIENCE, until};
-use crate::data::{patient_url, replicated};
+use crate::data::{patient_url, replicated, settle};
 use crate::tool::{code, text, tool};
 use std::time::Duration;
 use tiedkv_client::{Level, ReadOptions, ScanOptions, ScanRange, WriteOptions};
 use tiedkv_protocol::error::ErrorCode;
+use tiedkv_protocol::limits::VALUE_BYTES_MAX;
 
 fn patient() -> WriteOptions {
     WriteOptions { deadline: Some(PATIENCE), ..WriteOptions::default() }
@@ -76,4 +78,55 @@ async fn the_tool_sets_and_shows_what_a_key_has_left() {
     assert_eq!(code(&tool(&["import", "--cluster", &url], &export)), Some(0));
     let left = json(&on(&["ttl", "lease", "-o", "json"]))["ttl_ms"].as_u64().unwrap();
     assert!((500_000..=600_000).contains(&left), "{left}");
+}
+
+#[tokio::test]
+async fn the_longest_value_with_a_time_comes_back_from_an_export_and_one_byte_more_is_refused() {
+    let bed = replicated().await;
+    let url = patient_url(&bed);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let on = |arguments: &[&str], input: &[u8]| {
+        let mut all = vec![arguments[0], "--cluster", &url];
+        all.extend(&arguments[1..]);
+        tool(&all, input)
+    };
+    let done = |output: &std::process::Output| assert_eq!(code(output), Some(0), "{}", text(&output.stderr));
+    // All bytes, in no period of a buffer; no UTF-8.
+    let longest: Vec<u8> = (0..VALUE_BYTES_MAX).map(|at| (at % 257 + at / 65_537) as u8).collect();
+    done(&on(&["put", "longest", "--ttl", "3600s"], &longest));
+    settle(&bed).await;
+    let file = path("longest.jsonl");
+    done(&on(&["export", &file], b""));
+    done(&on(&["del", "longest"], b""));
+    settle(&bed).await;
+    assert_eq!(code(&on(&["get", "longest"], b"")), Some(1), "it is deleted");
+    done(&on(&["import", &file], b""));
+    settle(&bed).await;
+    let got = on(&["get", "longest"], b"");
+    done(&got);
+    assert!(got.stdout == longest, "{} bytes came back, or others", got.stdout.len());
+    let left = bed.client.get("longest").await.unwrap().unwrap().remaining;
+    assert!(left.is_some_and(|left| left > Duration::from_secs(1_800)), "{left:?}");
+
+    // One byte more, by each way in: the limit and the size are named, and nothing is changed.
+    let named = |said: &str| {
+        let (limit, size) = (VALUE_BYTES_MAX.to_string(), (VALUE_BYTES_MAX + 1).to_string());
+        assert!(said.contains(&limit) && said.contains(&size), "{said}");
+    };
+    let over = vec![b'x'; VALUE_BYTES_MAX + 1];
+    let put = bed.client.put_for_with("over", over.clone(), Duration::from_secs(60), patient()).await.unwrap_err();
+    assert_eq!(put.code(), Some(ErrorCode::OverLimit));
+    named(&put.to_string());
+    let put = bed.client.put_with("over", over.clone(), patient()).await.unwrap_err();
+    assert_eq!(put.code(), Some(ErrorCode::OverLimit));
+    named(&put.to_string());
+    let mut line = b"{\"key\":\"over\",\"ttl_ms\":60000,\"value\":\"".to_vec();
+    line.extend_from_slice(&over);
+    line.extend_from_slice(b"\"}\n{\"end\":1}\n");
+    let import = on(&["import"], &line);
+    assert_eq!(code(&import), Some(2), "{}", text(&import.stderr));
+    named(&text(&import.stderr));
+    settle(&bed).await;
+    assert!(!bed.client.exists("over").await.unwrap());
 }
