@@ -102,6 +102,8 @@ pub struct BusyRow {
     pub cancel_flight_p50_us: Option<f64>,
     /// Its 99th percentile.
     pub cancel_flight_p99_us: Option<f64>,
+    /// One-way latency of the cluster at rest, where the tie delay is told in it (`tied2@2L`).
+    pub one_way_us: Option<u64>,
     /// Tie delay in force, median.
     pub tie_delay_p50_us: Option<u64>,
     /// As it came out, median.
@@ -251,6 +253,7 @@ impl BusyRow {
             cpu_servers_us_per_read: cpu_servers,
             cancel_flight_p50_us: flight(0).filter(|_| tied),
             cancel_flight_p99_us: flight(1).filter(|_| tied),
+            one_way_us: samples.iter().find_map(|sample| sample.one_way_us),
             tie_delay_p50_us: asked.quantile(0.5),
             tie_delay_realised_p50_us: realised.quantile(0.5),
             tie_delay_realised_p99_us: realised.quantile(0.99),
