@@ -58,7 +58,13 @@ pub struct BusyRow {
     pub p999_interval_us: Option<[u64; 2]>,
     /// p50, p90, p99 and p99.9 over those of idle untied in the same run.
     pub ratio_to_idle_untied: Option<[Option<f64>; 4]>,
-    /// p99 over that of the same policy in the idle scene.
+    /// The same of the p95.
+    pub p95_ratio_to_idle_untied: Option<f64>,
+    /// p50, p90, p99 and p99.9 over those of the same policy in the idle scene; absent in files of before this was told.
+    pub ratio_to_own_idle: Option<[Option<f64>; 4]>,
+    /// The same of the p95.
+    pub p95_ratio_to_own_idle: Option<f64>,
+    /// The third of [`ratio_to_own_idle`](Self::ratio_to_own_idle), p99.
     pub p99_ratio_to_own_idle: Option<f64>,
     /// Reads slower than three mean service times, percent.
     pub slow_share_pct: f64,
@@ -291,7 +297,8 @@ impl BusyRow {
 /// Fills in what is told relative to other rows of the same run.
 pub fn relate(rows: &mut [BusyRow]) {
     let find = |scene: &str, policy: &str| {
-        rows.iter().find(|row| row.scene == scene && row.policy == policy).map(BusyRow::quantiles)
+        let row = rows.iter().find(|row| row.scene == scene && row.policy == policy)?;
+        Some((row.quantiles(), row.p95_us))
     };
     let bases: Vec<_> = rows
         .iter()
@@ -304,13 +311,20 @@ pub fn relate(rows: &mut [BusyRow]) {
         if !BusyScene::has_idle(&row.scene) {
             continue;
         }
-        row.ratio_to_idle_untied = idle.map(|idle| over(row.quantiles(), idle));
-        row.p99_ratio_to_own_idle = own.and_then(|own| over(row.quantiles(), own)[2]);
+        row.ratio_to_idle_untied = idle.map(|(idle, _)| over(row.quantiles(), idle));
+        row.p95_ratio_to_idle_untied = idle.and_then(|(_, p95)| ratio(row.p95_us, p95));
+        row.ratio_to_own_idle = own.map(|(own, _)| over(row.quantiles(), own));
+        row.p95_ratio_to_own_idle = own.and_then(|(_, p95)| ratio(row.p95_us, p95));
+        row.p99_ratio_to_own_idle = row.ratio_to_own_idle.and_then(|all| all[2]);
     }
 }
 
 fn over(own: [Option<u64>; 4], base: [Option<u64>; 4]) -> [Option<f64>; 4] {
-    std::array::from_fn(|index| Some(own[index]? as f64 / base[index].filter(|base| *base > 0)? as f64))
+    std::array::from_fn(|index| ratio(own[index], base[index]))
+}
+
+fn ratio(own: Option<u64>, base: Option<u64>) -> Option<f64> {
+    Some(own? as f64 / base.filter(|base| *base > 0)? as f64)
 }
 
 fn percent(part: u64, whole: u64) -> f64 {

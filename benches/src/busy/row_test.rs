@@ -44,7 +44,9 @@ fn ratios_are_to_idle_untied_and_to_ones_own_idle() {
     let row = |scene: &str, policy: &str, p99_us: u64| BusyRow {
         scene: scene.into(),
         policy: policy.into(),
+        p95_us: Some(p99_us / 2),
         p99_us: Some(p99_us),
+        p999_us: (scene == "idle").then_some(2 * p99_us),
         ..BusyRow::default()
     };
     let mut rows = [
@@ -55,8 +57,11 @@ fn ratios_are_to_idle_untied_and_to_ones_own_idle() {
     ];
     relate(&mut rows);
     assert_eq!(rows[2].ratio_to_idle_untied, Some([None, None, Some(1.2), None]));
+    assert_eq!(rows[2].ratio_to_own_idle, Some([None, None, Some(1.5), None]), "its p99.9 is not known");
     assert_eq!(rows[2].p99_ratio_to_own_idle, Some(1.5));
-    assert_eq!(rows[3].ratio_to_idle_untied, None);
+    assert_eq!((rows[2].p95_ratio_to_idle_untied, rows[2].p95_ratio_to_own_idle), (Some(1.2), Some(1.5)));
+    assert_eq!(rows[1].ratio_to_idle_untied, Some([None, None, Some(0.8), Some(0.8)]));
+    assert_eq!((rows[3].ratio_to_idle_untied, rows[3].ratio_to_own_idle), (None, None));
 }
 
 #[test]
