@@ -261,6 +261,20 @@ fn costs(document: &Document, all: &mut Vec<Judged>) {
 /// Student's t at 97.5 % for 1, 2, ... degrees of freedom.
 const STUDENT: [f64; 9] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262];
 
+/// The same for any: beyond the table by the expansion around the normal quantile (Abramowitz and Stegun, 26.7.5), which
+/// is right to .0002 there.
+fn student(freedom: usize) -> f64 {
+    const Z: f64 = 1.959_964;
+    if let Some(known) = STUDENT.get(freedom.saturating_sub(1)) {
+        return *known;
+    }
+    let free = freedom as f64;
+    let first = (Z.powi(3) + Z) / 4.0;
+    let second = (5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z) / 96.0;
+    let third = (3.0 * Z.powi(7) + 19.0 * Z.powi(5) + 17.0 * Z.powi(3) - 15.0 * Z) / 384.0;
+    Z + first / free + second / free.powi(2) + third / free.powi(3)
+}
+
 /// The low end of the 95 % interval of a ratio whose repeats were played in turn, each beside its base: mean less t
 /// standard errors of the ratios of repeats. `None` for fewer than three, or if some are missing.
 fn low_end(own: &[f64], base: &[f64]) -> Option<f64> {
@@ -271,8 +285,7 @@ fn low_end(own: &[f64], base: &[f64]) -> Option<f64> {
     }
     let mean = ratios.iter().sum::<f64>() / count as f64;
     let spread = ratios.iter().map(|ratio| (ratio - mean).powi(2)).sum::<f64>() / (count - 1) as f64;
-    let student = STUDENT.get(count - 2).copied().unwrap_or(1.96);
-    Some(mean - student * (spread / count as f64).sqrt())
+    Some(mean - student(count - 1) * (spread / count as f64).sqrt())
 }
 
 /// What the gate must spare the default where ties do not pay.

@@ -71,6 +71,18 @@ fn processor_time_is_broken_only_beyond_its_interval_over_repeats() {
 }
 
 #[test]
+fn the_interval_of_many_repeats_is_students_too() {
+    // From tables, with two-sided 95 %.
+    for (freedom, known) in [(1, 12.706), (9, 2.262), (10, 2.228), (19, 2.093), (30, 2.042), (99, 1.984)] {
+        assert!((student(freedom) - known).abs() < 1e-3, "{freedom}: {}", student(freedom));
+    }
+    // Twelve ratios, half of them 1.0 and half 1.2: mean 1.1, standard error .03015, t of 11 degrees 2.201.
+    let own: Vec<f64> = (0..12).map(|repeat| if repeat % 2 == 0 { 100.0 } else { 120.0 }).collect();
+    let low = low_end(&own, &[100.0; 12]).unwrap();
+    assert!((low - 1.0336).abs() < 5e-4, "{low}");
+}
+
+#[test]
 fn in_memory_the_default_keeps_the_rate_and_the_p50_by_its_interval() {
     let of = |policy: &str, (p50, interval): (u64, [u64; 2]), reads: u64, repeats: u32| BusyRow {
         p50_us: Some(p50),
