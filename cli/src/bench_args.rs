@@ -121,7 +121,7 @@ Examples:
 Scenes and policies are listed by --list. Exit code 1: a bound of --check or a relation of --quick is broken; 6: only
 relations of latencies of --quick, which a machine that stood still can break.")]
 pub struct BenchBusy {
-    /// Scenes, in order: names with commas between them, loads for load10 to load90, none [default:
+    /// Scenes, in order: names with commas between them, loads for load10 to load90, services, all, none [default:
     /// idle,busy,hard,load70; with --check: all that it needs]
     #[arg(long, value_name = "SCENES")]
     pub scenes: Option<String>,

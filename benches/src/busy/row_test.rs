@@ -71,6 +71,20 @@ fn series_of_files_without_the_budget_are_read() {
     assert_eq!((tick.extra_copies, tick.no_token, tick.messages), (3, 0, 30));
 }
 
+/// Ideals and intervals are documented by the first and the last of their keys.
+fn is_one_of_many(key: &str) -> bool {
+    key.starts_with("ideal_") || key.ends_with("_interval_us")
+}
+
+#[test]
+fn every_key_is_documented() {
+    let docs = include_str!("../../../docs/benchmarks.md");
+    let value = serde_json::to_value(BusyRow::default()).unwrap();
+    for key in value.as_object().unwrap().keys().filter(|key| !is_one_of_many(key)) {
+        assert!(docs.contains(&format!("`{key}`")), "{key} is not in docs/benchmarks.md");
+    }
+}
+
 #[test]
 fn a_row_survives_json_and_has_the_keys_of_the_demo() {
     let row = BusyRow { scene: "busy".into(), p99_us: Some(1), curve: vec![(1.0, 5)], ..BusyRow::default() };
