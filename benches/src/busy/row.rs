@@ -3,6 +3,7 @@
 
 use super::policy::{BusyPolicy, ClientKind};
 use super::quantiles::{ABOVE_MIN, Pool};
+use super::repeats::RepeatCounts;
 use super::sample::{Sample, Tick};
 use super::scene::{BusyScene, Event};
 use hdrhistogram::Histogram;
@@ -131,6 +132,8 @@ pub struct BusyRow {
     pub curve: Vec<(f64, u64)>,
     /// How the first repeat went over time, in scenes in which something happens.
     pub series: Vec<Tick>,
+    /// Per repeat, its counts; empty in files of before this was told.
+    pub counts_of_repeats: Vec<RepeatCounts>,
     /// Per repeat, the p99: how far repeats lie apart.
     pub p99_of_repeats_us: Vec<u64>,
     /// Per repeat, seconds from the event until reads are as fast as before it; `None`: not within the scene.
@@ -269,6 +272,7 @@ impl BusyRow {
             judged: machine_busy_pct <= BUSY_MAX_PCT && !samples.iter().any(|sample| sample.machine.is_disturbed()),
             curve: pool.curve(),
             series: samples.first().map(|sample| sample.series.clone()).unwrap_or_default(),
+            counts_of_repeats: samples.iter().map(|sample| RepeatCounts::of(sample, one_winner)).collect(),
             p99_of_repeats_us: samples.iter().filter_map(own_p99).collect(),
             recovery_s: samples.iter().map(|sample| recovery_s(&sample.series, event_at)).collect(),
             ..Self::default()
