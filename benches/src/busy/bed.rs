@@ -2,7 +2,6 @@
 
 use super::policy::ClientKind;
 use super::scene::BedKind;
-use crate::clock;
 use crate::cluster::local::{ClusterSpec, LocalCluster};
 use crate::cluster::relay::Rules;
 use crate::cluster::{Device, Storage};
@@ -120,9 +119,9 @@ impl Bed {
         let options = ReadOptions { policy, level, ..ReadOptions::default() };
         let mut crossings = Vec::new();
         for number in 0..CROSSINGS {
-            let (key, sent) = (self.workload.key(number % self.workload.count.max(1)), clock::now());
+            let key = self.workload.key(number % self.workload.count.max(1));
             let report = client.get_with(key, options.clone()).await.context("measuring the latency")?.report;
-            crossings.push(sent.elapsed().saturating_sub(report.queue_wait + report.service_time));
+            crossings.push(report.latency.saturating_sub(report.queue_wait + report.service_time));
         }
         client.close();
         crossings.sort_unstable();
