@@ -46,12 +46,15 @@ pub struct BenchPing {
 #[command(after_help = "\
 Examples:
   tiedkv bench run --cluster \"$URL\" --rate 2000 --duration 30s --policies untied,tied2 --hdr run.hlog
+  tiedkv bench run --cluster \"$URL\" --concurrency 16 --policies untied,default --duration 30s
   tiedkv bench run --cluster \"$URL\" --op put --concurrency 256 --duration 10s --json run.json
   tiedkv bench run --cluster \"$URL\" --mix get=85,multi_get=5,put=9,scan=1 --spread zipf --duration 30s
 
 With --rate latencies run from the planned send, so that a server that stands still shows; with --concurrency they
 hide such waits, and the rate is the figure. Without --policies reads are untied and stale unless the URL says
-otherwise. An interrupt ends the run and prints what it has.")]
+otherwise. A policy of --policies is an order: every read is sent so, whether that pays or not. The name default is what a
+client does that was told nothing: tied2+rescue behind the gate, the budget and the hold-out. An interrupt ends the run
+and prints what it has.")]
 pub struct BenchRun {
     #[command(flatten)]
     pub connect: Connect,
@@ -73,7 +76,7 @@ pub struct BenchRun {
     /// Rows of a scan
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub rows: u32,
-    /// Read policies that take turns, for comparison on one cluster: untied,tied2
+    /// Read policies that take turns, for comparison on one cluster: untied,tied2,default
     #[arg(long, value_name = "POLICIES", value_delimiter = ',')]
     pub policies: Vec<String>,
     /// How long each policy has its turn
@@ -118,7 +121,7 @@ Examples:
 Scenes and policies are listed by --list. Exit code 1: a bound of --check or a relation of --quick is broken; 6: only
 relations of latencies of --quick, which a machine that stood still can break.")]
 pub struct BenchBusy {
-    /// Scenes, in order: names with commas between them, loads for load10 to load90, none [default:
+    /// Scenes, in order: names with commas between them, loads for load10 to load90, services, all, none [default:
     /// idle,busy,hard,load70; with --check: all that it needs]
     #[arg(long, value_name = "SCENES")]
     pub scenes: Option<String>,

@@ -15,8 +15,9 @@ use tiedkv_benches::load::hdr;
 use tiedkv_benches::load::mix::{Mix, Op};
 use tiedkv_benches::load::mixed::{Calls, Figures, Handle, Mixed, Pace, run as play};
 use tiedkv_benches::load::preload::{Writes, preload};
+use tiedkv_benches::load::turn_policy::TurnPolicy;
 use tiedkv_benches::load::workload::Workload;
-use tiedkv_client::options::{parse_policy, parse_span};
+use tiedkv_client::options::parse_span;
 use tiedkv_client::{Client, Level, ReadPolicy};
 
 /// How often the live figures change.
@@ -106,10 +107,10 @@ fn plan(args: &BenchRun) -> Result<Mixed> {
         Some(rate) => return Err(usage(anyhow!("--rate is {rate}; it must be from {RATE_MIN} to {RATE_MAX}"))),
         None => Pace::Closed(args.concurrency as usize),
     };
-    let named = args.policies.iter().map(|name| parse_policy(name).map(Some).map_err(usage));
-    let mut policies: Vec<Option<ReadPolicy>> = named.collect::<Result<_>>()?;
+    let named = args.policies.iter().map(|name| name.parse::<TurnPolicy>().map_err(usage));
+    let mut policies: Vec<TurnPolicy> = named.collect::<Result<_>>()?;
     if policies.is_empty() {
-        policies.push(None);
+        policies.push(TurnPolicy::AsSet);
     }
     let (block, measured) = (span("--block", &args.block)?, span("--duration", &args.duration)?);
     let round_ns = block.as_nanos() * policies.len() as u128;
@@ -151,15 +152,28 @@ struct Line<'a> {
     policy: String,
     op: &'static str,
     calls: &'a Calls,
+    /// How long the policy had its turns.
+    turns: Duration,
+}
+
+impl Line<'_> {
+    /// Good calls per second of its turns.
+    fn ops_per_s(&self) -> f64 {
+        per_second(self.calls.latency.len(), self.turns)
+    }
+}
+
+fn per_second(count: u64, span: Duration) -> f64 {
+    if span.is_zero() { 0.0 } else { count as f64 / span.as_secs_f64() }
 }
 
 fn lines<'a>(plan: &Mixed, figures: &'a Figures) -> Vec<Line<'a>> {
     let mut lines = Vec::new();
-    for (policy, calls) in plan.policies.iter().zip(&figures.calls) {
-        let policy = policy.map_or_else(|| "as set".to_owned(), |policy| policy.to_string());
+    for (index, (policy, calls)) in plan.policies.iter().zip(&figures.calls).enumerate() {
+        let (policy, turns) = (policy.to_string(), plan.time_of(index, figures.took));
         for (op, calls) in Op::ALL.map(Op::name).into_iter().zip(calls) {
             if calls.errors > 0 || !calls.latency.is_empty() {
-                lines.push(Line { policy: policy.clone(), op, calls });
+                lines.push(Line { policy: policy.clone(), op, calls, turns });
             }
         }
     }
@@ -198,7 +212,7 @@ fn document(plan: &Mixed, figures: &Figures, lines: &[Line<'_>]) -> Result<Value
     for line in lines {
         all.add(&line.calls.latency)?;
     }
-    let (errors, took) = (lines.iter().map(|line| line.calls.errors).sum::<u64>(), figures.took.as_secs_f64());
+    let errors = lines.iter().map(|line| line.calls.errors).sum::<u64>();
     let row = |line: &Line<'_>| {
         let latency = &line.calls.latency;
         json!({
@@ -206,6 +220,7 @@ fn document(plan: &Mixed, figures: &Figures, lines: &[Line<'_>]) -> Result<Value
             "op": line.op,
             "calls": latency.len() + line.calls.errors,
             "errors": line.calls.errors,
+            "ops_per_s": line.ops_per_s(),
             "p50_us": quantile(latency, 0.5),
             "p90_us": quantile(latency, 0.9),
             "p99_us": quantile(latency, 0.99),
@@ -220,7 +235,7 @@ fn document(plan: &Mixed, figures: &Figures, lines: &[Line<'_>]) -> Result<Value
     Ok(json!({
         "loop": loop_name,
         "mix": plan.mix.to_string(),
-        "ops_per_s": if took > 0.0 { all.len() as f64 / took } else { 0.0 },
+        "ops_per_s": per_second(all.len(), figures.took),
         "p50_us": quantile(&all, 0.5),
         "p99_us": quantile(&all, 0.99),
         "errors": errors,
@@ -230,15 +245,18 @@ fn document(plan: &Mixed, figures: &Figures, lines: &[Line<'_>]) -> Result<Value
 }
 
 fn table(document: &Value) -> String {
-    let head = ["policy", "op", "calls", "errors", "p50", "p90", "p99", "p99.9", "max"];
+    let head = ["policy", "op", "calls", "errors", "calls/s", "p50", "p90", "p99", "p99.9", "max"];
     let mut cells = vec![head.map(str::to_owned).to_vec()];
     for row in document["rows"].as_array().into_iter().flatten() {
         let text = |key: &str| match &row[key] {
             Value::Null => "-".to_owned(),
             Value::String(text) => text.clone(),
+            // Counts and microseconds are whole.
+            Value::Number(number) if number.is_f64() => format!("{:.0}", number.as_f64().unwrap_or(0.0)),
             other => other.to_string(),
         };
-        let keys = ["policy", "op", "calls", "errors", "p50_us", "p90_us", "p99_us", "p999_us", "max_us"];
+        let keys =
+            ["policy", "op", "calls", "errors", "ops_per_s", "p50_us", "p90_us", "p99_us", "p999_us", "max_us"];
         cells.push(keys.map(text).to_vec());
     }
     let mut text = tiedkv_benches::report::columns(&cells, 2);
@@ -246,13 +264,17 @@ fn table(document: &Value) -> String {
     let ops = figure("ops_per_s");
     let from =
         if document["loop"] == "open" { "the planned send" } else { "the call (waits between calls are hidden)" };
-    text += &format!("microseconds from {from}; -: too few calls\n{ops:.0} calls/s, ");
+    text += &format!("microseconds from {from}; -: too few calls; calls/s: good ones, of a policy's own turns\n");
+    text += &format!("{ops:.0} calls/s, ");
     text + &format!("{:.1} us processor time of this process per call\n", figure("cpu_us_per_op"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::{Cli, Command};
+    use crate::bench_args::Bench;
+    use clap::Parser;
 
     #[test]
     fn a_setting_of_the_url_is_seen() {
@@ -267,6 +289,23 @@ mod tests {
             let error = span("--block", text).unwrap_err().to_string();
             assert!(error.contains("--block") && error.contains("at most 604800s"), "{error}");
         }
+    }
+
+    #[test]
+    fn rates_are_those_of_a_policys_own_turns() {
+        let words = ["tiedkv", "bench", "run", "--policies", "untied,default", "--duration", "3s"];
+        let Command::Bench(Bench::Run(args)) = Cli::try_parse_from(words).unwrap().command else { panic!() };
+        let plan = plan(&args).unwrap();
+        let mut figures = Handle::new(&plan).unwrap().figures();
+        figures.took = Duration::from_secs(3);
+        for calls in &mut figures.calls {
+            calls[Op::Get as usize].latency.record_n(100, 600).unwrap();
+        }
+        let document = document(&plan, &figures, &lines(&plan, &figures)).unwrap();
+        let rates: Vec<_> = document["rows"].as_array().unwrap().iter().map(|row| &row["ops_per_s"]).collect();
+        assert_eq!(rates, [300.0, 600.0], "two of three turns, and one: {document:#}");
+        assert_eq!((&document["rows"][1]["policy"], &document["ops_per_s"]), (&json!("default"), &json!(400.0)));
+        assert!(table(&document).contains("default  get"), "{}", table(&document));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use tiedkv_benches::load::mix::{Mix, Op};
 use tiedkv_benches::load::mixed::{Handle, Mixed, Pace, run as play};
 use tiedkv_benches::load::ping::{Figures as Link, PingLoop, run as ping};
 use tiedkv_benches::load::preload::{Writes, preload};
+use tiedkv_benches::load::turn_policy::TurnPolicy;
 use tiedkv_benches::load::workload::{Sizes, Workload};
 use tiedkv_client::{Client, Config, Level, ReadPolicy};
 
@@ -113,7 +114,7 @@ impl<'c> Stand<'c> {
             rows: 1,
             workload: WORKLOAD,
             spread: Spread::Uniform,
-            policies: vec![None],
+            policies: vec![TurnPolicy::AsSet],
             block: span,
             warm_up: Duration::ZERO,
             measured: span,

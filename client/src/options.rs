@@ -31,14 +31,16 @@ impl BadChoice {
     }
 }
 
+/// Names of the policies that every build has.
+pub const POLICY_NAMES: [&str; 8] =
+    ["untied", "hedged", "tied2", "tied3", "untied+rescue", "hedged+rescue", "tied2+rescue", "tied3+rescue"];
+
 /// Parses the name of a [`ReadPolicy`].
 ///
 /// # Errors
 /// Names the nearest policy.
 pub fn parse_policy(text: &str) -> Result<ReadPolicy, BadChoice> {
-    const ALL: [&str; 8] =
-        ["untied", "hedged", "tied2", "tied3", "untied+rescue", "hedged+rescue", "tied2+rescue", "tied3+rescue"];
-    text.parse().map_err(|_| BadChoice::new("policy", text, &ALL))
+    text.parse().map_err(|_| BadChoice::new("policy", text, &POLICY_NAMES))
 }
 
 /// How fresh an answer must be. The session's position is added when a copy is sent.

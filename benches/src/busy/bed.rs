@@ -14,13 +14,16 @@ use anyhow::{Context, Result};
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
-use tiedkv_client::{Client, Config, Level, View};
+use tiedkv_client::{Client, Config, Level, ReadOptions, ReadPolicy, View};
 use tiedkv_protocol::ids::NodeId;
 
 /// Longest wait for a client to reach all nodes.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 /// Longest wait for the servers to stop in order; then they are killed.
 const STOP_DEADLINE: Duration = Duration::from_secs(3);
+
+/// Reads by whose median the one-way latency is measured: about a second of modelled ones.
+const CROSSINGS: u64 = 200;
 
 /// Start records that a node keeps of one playing; memory is taken as they come, about 120 bytes each.
 pub(super) const STARTS_MAX: u64 = 4 * 1024 * 1024;
@@ -34,6 +37,7 @@ pub struct Bed {
     pub(super) nodes: Nodes,
     pub(super) clients: HashMap<ClientKind, Connected>,
     pub(super) workload: Workload,
+    one_way: Option<Duration>,
 }
 
 /// A client and the views that send its reads; they live as long as the bed.
@@ -69,7 +73,7 @@ impl Bed {
         };
         preload(&loader, workload, &writes, progress).await?;
         let nodes = Nodes::of(&loader);
-        Ok(Self { kind, service_us, cluster, nodes, clients: HashMap::new(), workload })
+        Ok(Self { kind, service_us, cluster, nodes, clients: HashMap::new(), workload, one_way: None })
     }
 
     /// Which bed this is, and the mean service time of its devices in microseconds.
@@ -91,8 +95,9 @@ impl Bed {
     /// When a node cannot be reached.
     pub(super) async fn connect(&mut self, kind: ClientKind) -> Result<()> {
         if !self.clients.contains_key(&kind) {
+            let one_way = if kind.needs_one_way() { self.one_way().await? } else { Duration::ZERO };
             let mut config = Config::from_url(&self.cluster.url())?;
-            kind.set(&mut config);
+            kind.set(&mut config, one_way);
             let client = Client::connect(config).await?;
             let views = (0..VIEWS).map(|index| client.view(VIEWS + index)).collect();
             let hedge = (kind == ClientKind::Tower).then(TowerHedge::new);
@@ -100,6 +105,35 @@ impl Bed {
         }
         let connected = self.clients.get(&kind).context("just made")?;
         Ok(connected.client.all_connected(CONNECT_DEADLINE).await?)
+    }
+
+    /// One network latency of this cluster at rest: half of the median of what reads of one copy, one after another, take
+    /// beyond queue wait and service. Measured once.
+    async fn one_way(&mut self) -> Result<Duration> {
+        if let Some(known) = self.one_way {
+            return Ok(known);
+        }
+        let client = Client::connect(Config::from_url(&self.cluster.url())?).await?;
+        client.all_connected(CONNECT_DEADLINE).await?;
+        let (policy, level) = (Some(ReadPolicy::UNTIED), Some(self.level()));
+        let options = ReadOptions { policy, level, ..ReadOptions::default() };
+        let mut crossings = Vec::new();
+        for number in 0..CROSSINGS {
+            let key = self.workload.key(number % self.workload.count.max(1));
+            let report = client.get_with(key, options.clone()).await.context("measuring the latency")?.report;
+            crossings.push(report.latency.saturating_sub(report.queue_wait + report.service_time));
+        }
+        client.close();
+        crossings.sort_unstable();
+        let one_way = crossings.get(crossings.len() / 2).copied().unwrap_or_default() / 2;
+        self.one_way = Some(one_way);
+        Ok(one_way)
+    }
+
+    /// The one-way latency in microseconds, if delays of clients of this kind are told in it.
+    pub(super) fn one_way_us(&self, kind: ClientKind) -> Option<u64> {
+        let one_way = self.one_way.filter(|_| kind.needs_one_way())?;
+        u64::try_from(one_way.as_micros()).ok()
     }
 
     /// Starts again what was killed and waits until all are ready and reached.

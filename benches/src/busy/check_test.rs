@@ -71,6 +71,52 @@ fn processor_time_is_broken_only_beyond_its_interval_over_repeats() {
 }
 
 #[test]
+fn the_interval_of_many_repeats_is_students_too() {
+    // From tables, with two-sided 95 %.
+    for (freedom, known) in [(1, 12.706), (9, 2.262), (10, 2.228), (19, 2.093), (30, 2.042), (99, 1.984)] {
+        assert!((student(freedom) - known).abs() < 1e-3, "{freedom}: {}", student(freedom));
+    }
+    // Twelve ratios, half of them 1.0 and half 1.2: mean 1.1, standard error .03015, t of 11 degrees 2.201.
+    let own: Vec<f64> = (0..12).map(|repeat| if repeat % 2 == 0 { 100.0 } else { 120.0 }).collect();
+    let low = low_end(&own, &[100.0; 12]).unwrap();
+    assert!((low - 1.0336).abs() < 5e-4, "{low}");
+}
+
+#[test]
+fn counts_are_broken_only_beyond_their_interval_over_repeats() {
+    let of = |duplicates: [f64; 5]| BusyRow {
+        duplicates_pct: duplicates.iter().sum::<f64>() / 5.0,
+        counts_of_repeats: duplicates
+            .map(|duplicates_pct| RepeatCounts { duplicates_pct, ..RepeatCounts::default() })
+            .to_vec(),
+        ..row("busy", "tied2", 10_000, [9_000, 11_000])
+    };
+    let verdict_of = |duplicates: [f64; 5]| verdict(vec![of(duplicates)], "busy tied2 duplicates %");
+    assert_eq!(verdict_of([2.5, 3.1, 2.9, 3.0, 2.8]), Verdict::Ok);
+    assert_eq!(verdict_of([2.5, 3.9, 2.9, 3.6, 3.1]), Verdict::Unclear);
+    assert_eq!(verdict_of([3.3, 3.2, 3.4, 3.3, 3.2]), Verdict::Broken);
+    let old = BusyRow { counts_of_repeats: Vec::new(), ..of([2.5, 3.9, 2.9, 3.6, 3.1]) };
+    assert_eq!(verdict(vec![old], "busy tied2 duplicates %"), Verdict::Broken, "no interval is known");
+}
+
+#[test]
+fn good_reads_are_missing_by_their_interval_over_repeats() {
+    let of = |policy: &str, good: [u64; 3]| BusyRow {
+        reads: good.iter().sum(),
+        repeats: 3,
+        counts_of_repeats: good.map(|good_reads| RepeatCounts { good_reads, ..RepeatCounts::default() }).to_vec(),
+        ..row("in-memory", policy, 900, [800, 1_000])
+    };
+    let verdict_of = |good: [u64; 3]| {
+        let rows = vec![of("untied", [10_000; 3]), of("default", good)];
+        verdict(rows, "in-memory default good reads")
+    };
+    assert_eq!(verdict_of([9_000, 9_100, 9_050]), Verdict::Ok);
+    assert_eq!(verdict_of([9_500, 7_000, 8_000]), Verdict::Unclear);
+    assert_eq!(verdict_of([8_000, 8_050, 8_020]), Verdict::Broken);
+}
+
+#[test]
 fn in_memory_the_default_keeps_the_rate_and_the_p50_by_its_interval() {
     let of = |policy: &str, (p50, interval): (u64, [u64; 2]), reads: u64, repeats: u32| BusyRow {
         p50_us: Some(p50),

@@ -76,6 +76,7 @@ pub async fn play_cell(
 ) -> Result<Sample> {
     let kind = cell.policy.client_in(cell.scene);
     bed.connect(kind).await?;
+    let one_way_us = bed.one_way_us(kind);
     let modelled = bed.kind.is_modelled();
     let disturbance = Disturbance { seed: cell.seed, ..cell.scene.disturbance.clone() };
     let since = if modelled { bed.nodes.disturb(&disturbance).await? } else { Vec::new() };
@@ -130,6 +131,7 @@ pub async fn play_cell(
         measured: cell.measured,
         ideals: limits.flatten(),
         cancel_flight_us: flight,
+        one_way_us,
         ..sample(counted, &watched, cell.scene.service_us)
     };
     if plan.outside.is_some() {
@@ -236,6 +238,7 @@ fn sample(counted: Counted, watched: &[(Duration, Stats)], service_us: u64) -> S
         cpu_client: counted.cpu_client,
         cpu_servers: counted.cpu_servers,
         cancel_flight_us: None,
+        one_way_us: None,
         machine: counted.machine,
         ideals: None,
     }

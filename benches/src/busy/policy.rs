@@ -23,6 +23,8 @@ pub enum ClientKind {
     C3,
     /// This tie delay, microseconds, whatever the round trip.
     TieDelay(u64),
+    /// This many one-way latencies of the run's own cluster as tie delay.
+    TieDelayWays(u32),
     /// Hedges at this percentile of latency.
     HedgeAt(u8),
     /// As plain; hedges after this many microseconds, and nothing is learned.
@@ -32,8 +34,13 @@ pub enum ClientKind {
 }
 
 impl ClientKind {
-    /// Sets a client so.
-    pub fn set(self, config: &mut Config) {
+    /// It needs to know the one-way latency of the cluster.
+    pub fn needs_one_way(self) -> bool {
+        matches!(self, Self::TieDelayWays(_))
+    }
+
+    /// Sets a client so. `one_way`: as measured on its cluster, where that is needed.
+    pub fn set(self, config: &mut Config, one_way: Duration) {
         let engine = &mut config.engine;
         engine.gate = (self == Self::Gated).then(GateSettings::default);
         engine.choice = match self {
@@ -42,6 +49,7 @@ impl ClientKind {
             Self::Plain
             | Self::Gated
             | Self::TieDelay(_)
+            | Self::TieDelayWays(_)
             | Self::HedgeAt(_)
             | Self::HedgeAfter(_)
             | Self::Tower => Choice::Random,
@@ -50,6 +58,10 @@ impl ClientKind {
         match self {
             Self::TieDelay(micros) => {
                 let delay = Duration::from_micros(micros);
+                (config.tie_delay_floor, config.tie_delay_cap) = (delay, delay);
+            }
+            Self::TieDelayWays(ways) => {
+                let delay = one_way.saturating_mul(ways);
                 (config.tie_delay_floor, config.tie_delay_cap) = (delay, delay);
             }
             Self::HedgeAt(percentile) => {
@@ -147,13 +159,14 @@ pub const POLICIES: [BusyPolicy; 12] = [
     ),
 ];
 
-/// Tie delays of 0, L, 2 L, as the round trip says, 5 L and 10 L, where L is about 100 us (loopback).
-const DELAYS: &str = "tied2@0us,tied2@100us,tied2@200us,tied2,tied2@500us,tied2@1000us";
+/// Tie delays of 0, L, 2 L, the p95 of the round trip, 5 L and 10 L, where L is the one-way latency as measured.
+const DELAYS: &str = "tied2@0us,tied2@1L,tied2@2L,tied2,tied2@5L,tied2@10L";
 /// Hedges from often to rarely; untied reads are what they are compared with.
 const HEDGES: &str = "untied,hedged@p50,hedged@p75,hedged@p80,hedged@p90,hedged@p95,hedged@p99";
 
 /// The policies of a list of names; `all` stands for all, `delays` and `hedges` for sweeps. `tied2@400us` is tied2 with a
-/// fixed tie delay, `hedged@p90` hedges at the p90, as often as it takes (budget of 100 %).
+/// fixed tie delay, `tied2@2L` with one of two one-way latencies of the run's own cluster, `hedged@p90` hedges at the p90,
+/// as often as it takes (budget of 100 %).
 ///
 /// # Errors
 /// Names what is no policy, and the nearest.
@@ -172,7 +185,7 @@ pub fn named(names: &str) -> Result<Vec<BusyPolicy>, BadChoice> {
         plain.or_else(|| swept(name)).ok_or_else(|| {
             let policies = POLICIES;
             let mut names: Vec<&str> = policies.iter().map(|policy| policy.name.as_ref()).collect();
-            names.extend(["tied2@400us", "hedged@p90", "delays", "hedges", "all"]);
+            names.extend(["tied2@400us", "tied2@2L", "hedged@p90", "delays", "hedges", "all"]);
             BadChoice::new("policy of the benchmark", name, &names)
         })
     };
@@ -190,14 +203,23 @@ pub fn named(names: &str) -> Result<Vec<BusyPolicy>, BadChoice> {
 fn swept(name: &str) -> Option<BusyPolicy> {
     let (plain, setting) = name.split_once('@')?;
     let policy = POLICIES.into_iter().find(|policy| policy.name == plain)?;
-    let client = match (policy.read.width(), setting.strip_suffix("us"), setting.strip_prefix('p')) {
-        (2.., Some(micros), _) => ClientKind::TieDelay(micros.parse().ok().filter(|micros| *micros <= 1_000_000)?),
-        (1, _, Some(percentile)) if policy.read.hedge() => {
-            ClientKind::HedgeAt(percentile.parse().ok().filter(|percentile| (1..=99).contains(percentile))?)
+    let client = match policy.read.width() {
+        2.. => tie_delay(setting)?,
+        1 if policy.read.hedge() => {
+            let percentile = setting.strip_prefix('p')?.parse::<u8>().ok();
+            ClientKind::HedgeAt(percentile.filter(|percentile| (1..=99).contains(percentile))?)
         }
         _ => return None,
     };
     Some(BusyPolicy { name: Cow::Owned(name.to_owned()), client, ..policy })
+}
+
+/// `400us` or `2L`.
+fn tie_delay(setting: &str) -> Option<ClientKind> {
+    if let Some(micros) = setting.strip_suffix("us") {
+        return micros.parse::<u64>().ok().filter(|micros| *micros <= 1_000_000).map(ClientKind::TieDelay);
+    }
+    setting.strip_suffix('L')?.parse::<u32>().ok().filter(|ways| *ways <= 100).map(ClientKind::TieDelayWays)
 }
 
 #[cfg(test)]
@@ -214,7 +236,7 @@ mod tests {
         assert!((21_000..22_200).contains(&micros), "{micros} us");
         assert!(matches!(of("storm60@10ms"), ClientKind::HedgeAfter(double) if double.abs_diff(2 * micros) <= 2));
         let mut config = Config::new(["localhost:1"], "certs");
-        of("storm60").set(&mut config);
+        of("storm60").set(&mut config, Duration::ZERO);
         assert_eq!(config.engine.latency.hedge_fixed, Some(Duration::from_micros(micros)));
         let storm = scene::named("storm").unwrap().remove(0);
         for policy in POLICIES.iter().filter(|policy| policy.name != "hedged-unbudgeted") {
@@ -232,8 +254,26 @@ mod tests {
         assert!(named("untied@400us").is_err() && named("tied2@p90").is_err());
         let mut config = Config::new(["localhost:1"], "certs");
         for policy in POLICIES {
-            policy.client.set(&mut config);
+            policy.client.set(&mut config, Duration::ZERO);
             assert_eq!(config.engine.gate.is_some(), policy.name == "default", "{}", policy.name);
         }
+    }
+
+    #[test]
+    fn a_tie_delay_in_latencies_is_that_of_the_measured_one() {
+        let swept = named("tied2@5L,tied2@400us").unwrap();
+        let delay = |policy: &BusyPolicy| {
+            let mut config = Config::new(["localhost:1"], "certs");
+            policy.client.set(&mut config, Duration::from_micros(130));
+            assert_eq!(config.tie_delay_floor, config.tie_delay_cap, "{}", policy.name);
+            config.tie_delay_cap
+        };
+        assert_eq!(delay(&swept[0]), Duration::from_micros(650));
+        assert_eq!(delay(&swept[1]), Duration::from_micros(400));
+        assert_eq!(swept[0].name, "tied2@5L");
+        let ways: Vec<_> = named("delays").unwrap().into_iter().map(|policy| policy.client).collect();
+        let told = [1, 2, 5, 10].map(ClientKind::TieDelayWays);
+        assert_eq!(ways, [ClientKind::TieDelay(0), told[0], told[1], ClientKind::Plain, told[2], told[3]]);
+        assert!(named("hedged@2L").is_err() && named("tied2@101L").is_err() && named("tied2@L").is_err());
     }
 }

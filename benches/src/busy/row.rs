@@ -3,6 +3,7 @@
 
 use super::policy::{BusyPolicy, ClientKind};
 use super::quantiles::{ABOVE_MIN, Pool};
+use super::repeats::RepeatCounts;
 use super::sample::{Sample, Tick};
 use super::scene::{BusyScene, Event};
 use hdrhistogram::Histogram;
@@ -58,7 +59,13 @@ pub struct BusyRow {
     pub p999_interval_us: Option<[u64; 2]>,
     /// p50, p90, p99 and p99.9 over those of idle untied in the same run.
     pub ratio_to_idle_untied: Option<[Option<f64>; 4]>,
-    /// p99 over that of the same policy in the idle scene.
+    /// The same of the p95.
+    pub p95_ratio_to_idle_untied: Option<f64>,
+    /// p50, p90, p99 and p99.9 over those of the same policy in the idle scene; absent in files of before this was told.
+    pub ratio_to_own_idle: Option<[Option<f64>; 4]>,
+    /// The same of the p95.
+    pub p95_ratio_to_own_idle: Option<f64>,
+    /// The third of [`ratio_to_own_idle`](Self::ratio_to_own_idle), p99.
     pub p99_ratio_to_own_idle: Option<f64>,
     /// Reads slower than three mean service times, percent.
     pub slow_share_pct: f64,
@@ -102,6 +109,8 @@ pub struct BusyRow {
     pub cancel_flight_p50_us: Option<f64>,
     /// Its 99th percentile.
     pub cancel_flight_p99_us: Option<f64>,
+    /// One-way latency of the cluster at rest, where the tie delay is told in it (`tied2@2L`).
+    pub one_way_us: Option<u64>,
     /// Tie delay in force, median.
     pub tie_delay_p50_us: Option<u64>,
     /// As it came out, median.
@@ -123,6 +132,8 @@ pub struct BusyRow {
     pub curve: Vec<(f64, u64)>,
     /// How the first repeat went over time, in scenes in which something happens.
     pub series: Vec<Tick>,
+    /// Per repeat, its counts; empty in files of before this was told.
+    pub counts_of_repeats: Vec<RepeatCounts>,
     /// Per repeat, the p99: how far repeats lie apart.
     pub p99_of_repeats_us: Vec<u64>,
     /// Per repeat, seconds from the event until reads are as fast as before it; `None`: not within the scene.
@@ -251,6 +262,7 @@ impl BusyRow {
             cpu_servers_us_per_read: cpu_servers,
             cancel_flight_p50_us: flight(0).filter(|_| tied),
             cancel_flight_p99_us: flight(1).filter(|_| tied),
+            one_way_us: samples.iter().find_map(|sample| sample.one_way_us),
             tie_delay_p50_us: asked.quantile(0.5),
             tie_delay_realised_p50_us: realised.quantile(0.5),
             tie_delay_realised_p99_us: realised.quantile(0.99),
@@ -260,6 +272,7 @@ impl BusyRow {
             judged: machine_busy_pct <= BUSY_MAX_PCT && !samples.iter().any(|sample| sample.machine.is_disturbed()),
             curve: pool.curve(),
             series: samples.first().map(|sample| sample.series.clone()).unwrap_or_default(),
+            counts_of_repeats: samples.iter().map(|sample| RepeatCounts::of(sample, one_winner)).collect(),
             p99_of_repeats_us: samples.iter().filter_map(own_p99).collect(),
             recovery_s: samples.iter().map(|sample| recovery_s(&sample.series, event_at)).collect(),
             ..Self::default()
@@ -288,7 +301,8 @@ impl BusyRow {
 /// Fills in what is told relative to other rows of the same run.
 pub fn relate(rows: &mut [BusyRow]) {
     let find = |scene: &str, policy: &str| {
-        rows.iter().find(|row| row.scene == scene && row.policy == policy).map(BusyRow::quantiles)
+        let row = rows.iter().find(|row| row.scene == scene && row.policy == policy)?;
+        Some((row.quantiles(), row.p95_us))
     };
     let bases: Vec<_> = rows
         .iter()
@@ -301,13 +315,20 @@ pub fn relate(rows: &mut [BusyRow]) {
         if !BusyScene::has_idle(&row.scene) {
             continue;
         }
-        row.ratio_to_idle_untied = idle.map(|idle| over(row.quantiles(), idle));
-        row.p99_ratio_to_own_idle = own.and_then(|own| over(row.quantiles(), own)[2]);
+        row.ratio_to_idle_untied = idle.map(|(idle, _)| over(row.quantiles(), idle));
+        row.p95_ratio_to_idle_untied = idle.and_then(|(_, p95)| ratio(row.p95_us, p95));
+        row.ratio_to_own_idle = own.map(|(own, _)| over(row.quantiles(), own));
+        row.p95_ratio_to_own_idle = own.and_then(|(_, p95)| ratio(row.p95_us, p95));
+        row.p99_ratio_to_own_idle = row.ratio_to_own_idle.and_then(|all| all[2]);
     }
 }
 
 fn over(own: [Option<u64>; 4], base: [Option<u64>; 4]) -> [Option<f64>; 4] {
-    std::array::from_fn(|index| Some(own[index]? as f64 / base[index].filter(|base| *base > 0)? as f64))
+    std::array::from_fn(|index| ratio(own[index], base[index]))
+}
+
+fn ratio(own: Option<u64>, base: Option<u64>) -> Option<f64> {
+    Some(own? as f64 / base.filter(|base| *base > 0)? as f64)
 }
 
 fn percent(part: u64, whole: u64) -> f64 {

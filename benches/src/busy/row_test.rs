@@ -44,7 +44,9 @@ fn ratios_are_to_idle_untied_and_to_ones_own_idle() {
     let row = |scene: &str, policy: &str, p99_us: u64| BusyRow {
         scene: scene.into(),
         policy: policy.into(),
+        p95_us: Some(p99_us / 2),
         p99_us: Some(p99_us),
+        p999_us: (scene == "idle").then_some(2 * p99_us),
         ..BusyRow::default()
     };
     let mut rows = [
@@ -55,8 +57,11 @@ fn ratios_are_to_idle_untied_and_to_ones_own_idle() {
     ];
     relate(&mut rows);
     assert_eq!(rows[2].ratio_to_idle_untied, Some([None, None, Some(1.2), None]));
+    assert_eq!(rows[2].ratio_to_own_idle, Some([None, None, Some(1.5), None]), "its p99.9 is not known");
     assert_eq!(rows[2].p99_ratio_to_own_idle, Some(1.5));
-    assert_eq!(rows[3].ratio_to_idle_untied, None);
+    assert_eq!((rows[2].p95_ratio_to_idle_untied, rows[2].p95_ratio_to_own_idle), (Some(1.2), Some(1.5)));
+    assert_eq!(rows[1].ratio_to_idle_untied, Some([None, None, Some(0.8), Some(0.8)]));
+    assert_eq!((rows[3].ratio_to_idle_untied, rows[3].ratio_to_own_idle), (None, None));
 }
 
 #[test]
@@ -64,6 +69,20 @@ fn series_of_files_without_the_budget_are_read() {
     let old = r#"{"at_ms":100,"reads":9,"p50_us":5,"p99_us":9,"copies":12,"extra_copies":3,"messages":30}"#;
     let tick: Tick = serde_json::from_str(old).unwrap();
     assert_eq!((tick.extra_copies, tick.no_token, tick.messages), (3, 0, 30));
+}
+
+/// Ideals and intervals are documented by the first and the last of their keys.
+fn is_one_of_many(key: &str) -> bool {
+    key.starts_with("ideal_") || key.ends_with("_interval_us")
+}
+
+#[test]
+fn every_key_is_documented() {
+    let docs = include_str!("../../../docs/benchmarks.md");
+    let value = serde_json::to_value(BusyRow::default()).unwrap();
+    for key in value.as_object().unwrap().keys().filter(|key| !is_one_of_many(key)) {
+        assert!(docs.contains(&format!("`{key}`")), "{key} is not in docs/benchmarks.md");
+    }
 }
 
 #[test]

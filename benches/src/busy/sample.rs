@@ -51,6 +51,8 @@ pub struct Sample {
     pub cpu_servers: Duration,
     /// Flight of a cancel, p50 and p99: mean over the pairs; `None` while unknown.
     pub cancel_flight_us: Option<[f64; 2]>,
+    /// One-way latency as measured before, where the tie delay is told in it.
+    pub one_way_us: Option<u64>,
     /// The machine meanwhile.
     pub machine: Machine,
     /// Response times of the limits on this trace, crossings included.

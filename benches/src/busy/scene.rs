@@ -269,29 +269,36 @@ pub fn all() -> Vec<BusyScene> {
 /// Idle and busy with service times from 1 to 20 ms.
 const SERVICES: &str = "idle@1ms,busy@1ms,idle@2ms,busy@2ms,idle,busy,idle@10ms,busy@10ms,idle@20ms,busy@20ms";
 
-/// The scenes of a list of names; `loads` stands for load10 to load90, `services` for idle and busy with service times from
-/// 1 to 20 ms, and `busy@2ms` is busy with a mean service time of 2 ms (1 to 100).
+/// The scenes of a list of names, each once; `all` stands for all of [`all`], `loads` for load10 to load90, `services` for
+/// idle and busy with service times from 1 to 20 ms, and `busy@2ms` is busy with a mean service time of 2 ms (1 to 100).
 ///
 /// # Errors
 /// Names what is no scene, and the nearest.
 pub fn named(names: &str) -> Result<Vec<BusyScene>, BadChoice> {
     let group = |name| if name == "services" { SERVICES } else { name };
     let names = names.split(',').map(group).collect::<Vec<_>>().join(",");
-    let mut scenes = Vec::new();
+    let mut scenes: Vec<BusyScene> = Vec::new();
     for name in names.split(',').filter(|name| !name.is_empty()) {
         let found = find(name);
         if found.is_empty() {
             let scenes = all();
             let mut names: Vec<&str> = scenes.iter().map(|scene| scene.name.as_ref()).collect();
-            names.extend(["loads", "services", "busy@2ms"]);
+            names.extend(["loads", "services", "busy@2ms", "all"]);
             return Err(BadChoice::new("scene of the benchmark", name, &names));
         }
-        scenes.extend(found);
+        for scene in found {
+            if !scenes.contains(&scene) {
+                scenes.push(scene);
+            }
+        }
     }
     Ok(scenes)
 }
 
 fn find(name: &str) -> Vec<BusyScene> {
+    if name == "all" {
+        return all();
+    }
     let (plain, service) = name.split_once('@').map_or((name, None), |(plain, service)| (plain, Some(service)));
     let is_named = |scene: &BusyScene| scene.name == plain || (plain == "loads" && scene.name.starts_with("load"));
     let found: Vec<BusyScene> = all().into_iter().filter(is_named).collect();
@@ -335,6 +342,9 @@ mod tests {
             assert_eq!(named(&scene.name).unwrap(), std::slice::from_ref(scene));
         }
         assert_eq!(named("loads").unwrap().len(), 9);
+        assert_eq!(named("all").unwrap(), all);
+        assert_eq!(named("all,services,busy").unwrap().len(), all.len() + 8, "each once");
+        assert!(named("all@2ms").is_err());
         let wrong = named("busy,idel").unwrap_err().to_string();
         assert!(wrong.contains("`idel`") && wrong.contains("did you mean `idle`?"), "{wrong}");
     }

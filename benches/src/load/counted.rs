@@ -3,7 +3,7 @@
 
 use super::cpu;
 use super::join::{Joined, join};
-use super::machine::{Machine, Watch};
+use super::machine::{Machine, Ticks, Watch};
 use super::nodes::Nodes;
 use super::run::{OpenLoop, Outcome, play};
 use anyhow::Result;
@@ -27,7 +27,8 @@ pub struct Ground<'a> {
 }
 
 /// What was played and what it cost. Messages and copies are those of all reads, the warm-up's among them; processor time
-/// and reads with fewer copies are those of the counted time, in which the client has learned what it needs.
+/// and reads with fewer copies are those of the counted time, in which the client has learned what it needs: from the first
+/// counted read to the end of the plan, without the time in which the last answers are waited for.
 #[derive(Debug)]
 pub struct Counted {
     /// The open loop's own figures.
@@ -44,7 +45,7 @@ pub struct Counted {
     pub cpu_client: Duration,
     /// The same of the servers that live at the end.
     pub cpu_servers: Duration,
-    /// The machine meanwhile.
+    /// The machine meanwhile: `busy_pct` of the counted time, all else of the whole playing.
     pub machine: Machine,
     /// The start records of nodes that live at the end.
     pub records: Vec<(NodeId, Vec<StartRecord>)>,
@@ -71,10 +72,14 @@ pub async fn play_counted(
     nodes.record_starts(true).await?;
     let (cancels, stats) = (left.cancels_sent().await?, client.stats());
     let mut from = Spent::now(client, server_pids);
-    let mut warm = false;
+    let mut to = None;
+    let mut warm = plan.warm_up.is_zero();
     let told = |at: Duration| {
         if !warm && at >= plan.warm_up {
             (warm, from) = (true, Spent::now(client, server_pids));
+        }
+        if at >= plan.end() {
+            to = Some(Spent::now(client, server_pids));
         }
         progress(at);
     };
@@ -93,8 +98,11 @@ pub async fn play_counted(
         }
     };
     drop(played);
-    let machine = watch.end();
-    let to = Spent::now(client, server_pids);
+    let mut machine = watch.end();
+    let to = to.unwrap_or_else(|| Spent::now(client, server_pids));
+    if let Some((from, to)) = from.ticks.zip(to.ticks) {
+        machine.busy_pct = to.since(from).busy_pct;
+    }
     let after = client.stats();
     left.wait_at_rest().await?;
     let cancels = left.cancels_sent().await?.saturating_sub(cancels);
@@ -123,12 +131,13 @@ struct Spent {
     own: Duration,
     servers: Vec<Option<Duration>>,
     not_tied: u64,
+    ticks: Option<Ticks>,
 }
 
 impl Spent {
     fn now(client: &Client, server_pids: &[u32]) -> Self {
         let not_tied = client.stats().not_tied.iter().sum();
-        Self { own: cpu::own(), servers: cpu_of(server_pids), not_tied }
+        Self { own: cpu::own(), servers: cpu_of(server_pids), not_tied, ticks: Ticks::now() }
     }
 }
 

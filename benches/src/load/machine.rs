@@ -19,7 +19,8 @@ const LATE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)
 /// What was seen between start and end of a [`Watch`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Machine {
-    /// Share of processor time in use by anybody on this machine, percent.
+    /// Share of processor time in use by anybody on this machine, percent. Who counts a part of the time only
+    /// replaces it by that of the part.
     pub busy_pct: f64,
     /// Share of processor time that the host gave to others, percent; 0 where it does not say.
     pub steal_pct: f64,
@@ -100,14 +101,14 @@ fn probe(processor: usize, ends: &Receiver<()>) -> Late {
 
 /// The first line of proc(5) `/proc/stat`, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ticks {
+pub(super) struct Ticks {
     all: u64,
     idle: u64,
     steal: u64,
 }
 
 impl Ticks {
-    fn now() -> Option<Self> {
+    pub(super) fn now() -> Option<Self> {
         Self::parse(&std::fs::read_to_string("/proc/stat").ok()?)
     }
 
@@ -123,7 +124,8 @@ impl Ticks {
         })
     }
 
-    fn since(self, from: Self) -> Machine {
+    /// Shares of the time since `from`.
+    pub(super) fn since(self, from: Self) -> Machine {
         let share = |to: u64, from: u64| 100.0 * to.saturating_sub(from) as f64;
         let all = self.all.saturating_sub(from.all).max(1) as f64;
         let steal_pct = share(self.steal, from.steal) / all;

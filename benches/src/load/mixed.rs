@@ -10,6 +10,7 @@ use super::cpu;
 use super::keys::{KeyDraws, Spread};
 use super::mix::{Mix, Op};
 use super::send_timer::SendTimer;
+use super::turn_policy::TurnPolicy;
 use super::workload::Workload;
 use crate::clock;
 use anyhow::{Context, Result};
@@ -22,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tiedkv_client::scan::{ScanOptions, ScanRange};
-use tiedkv_client::{Client, Error, ReadOptions, ReadPolicy, View, WriteOptions};
+use tiedkv_client::{Client, Error, ReadOptions, View, WriteOptions};
 use tokio::task::JoinSet;
 
 /// Most calls in flight of an open loop: one more is an error of its own.
@@ -56,8 +57,8 @@ pub struct Mixed {
     pub workload: Workload,
     /// How calls spread over the keys.
     pub spread: Spread,
-    /// Policies that take turns; `None`: as the client is set. At least one.
-    pub policies: Vec<Option<ReadPolicy>>,
+    /// Policies that take turns. At least one.
+    pub policies: Vec<TurnPolicy>,
     /// How long each has its turn.
     pub block: Duration,
     /// Not counted at the beginning.
@@ -74,6 +75,15 @@ impl Mixed {
         let counted = at.checked_sub(self.warm_up)?;
         let blocks = counted.as_nanos() / self.block.as_nanos().max(1);
         Some((blocks % self.policies.len().max(1) as u128) as usize)
+    }
+
+    /// How much of the counted time was this policy's turn when `counted` of it was over.
+    pub fn time_of(&self, policy: usize, counted: Duration) -> Duration {
+        let block = self.block.as_nanos().max(1);
+        let round = block * self.policies.len().max(1) as u128;
+        let (rounds, rest) = (counted.as_nanos() / round, counted.as_nanos() % round);
+        let own = rounds * block + rest.saturating_sub(block * policy as u128).min(block);
+        Duration::from_nanos(u64::try_from(own).unwrap_or(u64::MAX))
     }
 
     /// Whose turn it is in the warm-up: each has one, however short it is, so that no policy starts cold.
@@ -187,8 +197,10 @@ impl Handle {
 /// # Cancel safety
 /// Safe for reads; writes that are out may be applied.
 pub async fn run(client: &Client, plan: &Mixed, handle: &Handle) -> Result<()> {
+    let view = |index: u64| client.view(plan.seed.wrapping_mul(VIEWS).wrapping_add(index));
     let caller = Caller {
-        views: (0..VIEWS).map(|view| client.view(plan.seed.wrapping_mul(VIEWS).wrapping_add(view))).collect(),
+        views: (0..VIEWS).map(view).collect(),
+        usual: (VIEWS..2 * VIEWS).map(view).collect(),
         plan: plan.clone(),
         draws: KeyDraws::new(plan.spread, plan.workload.count),
         handle: handle.clone(),
@@ -211,17 +223,23 @@ pub async fn run(client: &Client, plan: &Mixed, handle: &Handle) -> Result<()> {
 async fn count_time(plan: &Mixed, handle: &Handle) {
     tokio::time::sleep(plan.warm_up).await;
     let (from, cpu) = (clock::now(), cpu::own());
-    loop {
+    let mut took = Duration::ZERO;
+    while took < plan.measured {
         tokio::time::sleep(Duration::from_millis(20)).await;
+        took = from.elapsed();
         let mut figures = handle.lock();
-        figures.took = from.elapsed().min(plan.measured);
+        figures.took = took.min(plan.measured);
         figures.cpu = cpu::own().saturating_sub(cpu);
     }
+    // What is out at the end is waited for and not counted.
+    std::future::pending().await
 }
 
 /// Who makes calls.
 struct Caller {
     views: Vec<View>,
+    /// As many, for [`TurnPolicy::Usual`]: its gate and hold-out judge by what its own reads have met.
+    usual: Vec<View>,
     plan: Mixed,
     draws: KeyDraws,
     handle: Handle,
@@ -247,9 +265,9 @@ impl Caller {
     async fn call(&self, at: Duration, view: usize, drawn: Drawn) {
         let turn = self.plan.turn(at);
         let playing = turn.unwrap_or_else(|| self.plan.warming(at));
-        let policy = self.plan.policies.get(playing).copied().flatten();
-        let view = &self.views[view % self.views.len()];
-        let ended = self.made(view, &drawn, ReadOptions { policy, ..ReadOptions::default() }).await;
+        let policy = self.plan.policies.get(playing).copied().unwrap_or(TurnPolicy::AsSet);
+        let views = if policy == TurnPolicy::Usual { &self.usual } else { &self.views };
+        let ended = self.made(&views[view % views.len()], &drawn, policy.options()).await;
         let took = self.start.elapsed().saturating_sub(at);
         self.handle.add(turn, drawn.op, ended.map(|()| took));
     }
@@ -364,7 +382,7 @@ mod tests {
             rows: 100,
             workload: Workload::default(),
             spread: Spread::Uniform,
-            policies: vec![None; policies],
+            policies: vec![TurnPolicy::AsSet; policies],
             block: Duration::from_secs(1),
             warm_up: Duration::from_secs(2),
             measured: Duration::from_secs(10),
@@ -383,6 +401,16 @@ mod tests {
         let short = Mixed { warm_up: Duration::from_millis(300), ..plan.clone() };
         assert_eq!(short.warming(Duration::from_millis(200)), 1, "each has a turn in a short warm-up");
         assert_eq!(Mixed { warm_up: Duration::ZERO, ..short }.warming(Duration::ZERO), 0);
+    }
+
+    #[test]
+    fn the_time_of_a_policy_is_that_of_its_turns() {
+        let plan = plan(3);
+        let of = |seconds: f64| [0, 1, 2].map(|policy| plan.time_of(policy, Duration::from_secs_f64(seconds)));
+        let spans = |all: [f64; 3]| all.map(Duration::from_secs_f64);
+        assert_eq!(of(10.0), spans([4.0, 3.0, 3.0]));
+        assert_eq!(of(4.5), spans([2.0, 1.5, 1.0]), "stopped in the middle of a turn");
+        assert_eq!(of(0.0), spans([0.0; 3]));
     }
 
     #[test]

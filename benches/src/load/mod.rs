@@ -17,4 +17,5 @@ pub mod realtime;
 pub mod run;
 pub mod send_timer;
 pub mod tower_hedge;
+pub mod turn_policy;
 pub mod workload;

@@ -56,6 +56,19 @@ pub struct OpenLoop {
     pub outside: Option<TowerHedge>,
 }
 
+impl OpenLoop {
+    /// When the last reads are due, from the start of the plan.
+    pub fn end(&self) -> Duration {
+        self.warm_up + self.measured
+    }
+
+    /// Whether the progress is told at an arrival, given when it was told last: now and then, and at the first that is
+    /// counted.
+    fn is_told(&self, (told, at): (Duration, Duration)) -> bool {
+        at.saturating_sub(told) > PROGRESS || (told < self.warm_up && at >= self.warm_up)
+    }
+}
+
 /// A call for many keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fan {
@@ -137,7 +150,8 @@ enum Ended {
     Many(Result<f64, String>),
 }
 
-/// Plays the plan over `views`; `progress` is told the time played so far, a few times a second.
+/// Plays the plan over `views`; `progress` is told the time played so far: a few times a second, when the warm-up is over,
+/// and at the end of the plan, when the last answers are still waited for.
 ///
 /// # Errors
 /// When the plan cannot be kept: no timer, or too many reads in flight. Failed reads are counted, not returned.
@@ -151,7 +165,7 @@ pub async fn play(views: &[View], plan: &OpenLoop, mut progress: impl FnMut(Dura
     let timer = SendTimer::new().context("timer")?;
     let rng = StdRng::seed_from_u64(plan.seed);
     let arrivals = Arrivals::new(rng, plan.rate_per_s, views.len(), plan.workload.count);
-    let end = plan.warm_up + plan.measured;
+    let end = plan.end();
     let mut outcome = Outcome::new()?;
     let mut out: JoinSet<Done> = JoinSet::new();
     // Both clocks are read together: the client's for planned moments, the system's for waiting.
@@ -192,15 +206,16 @@ pub async fn play(views: &[View], plan: &OpenLoop, mut progress: impl FnMut(Dura
         if out.len() > IN_FLIGHT_MAX {
             bail!("over {IN_FLIGHT_MAX} reads in flight: the cluster cannot carry {} reads/s", plan.rate_per_s);
         }
-        if arrival.at - told > PROGRESS {
+        if plan.is_told((told, arrival.at)) {
             told = arrival.at;
             progress(told);
         }
     }
+    timer.until(start + end).await.context("timer")?;
+    progress(end);
     while let Some(done) = out.join_next().await {
         outcome.add(done.context("a read was lost")?, plan);
     }
-    progress(end);
     Ok(outcome)
 }
 
@@ -349,4 +364,30 @@ fn traced(done: &Done, plan: &OpenLoop, counted: bool) -> Traced {
 
 fn record(histogram: &mut Histogram<u64>, span: Duration) {
     histogram.saturating_record(u64::try_from(span.as_micros()).unwrap_or(u64::MAX).max(1));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_the_warm_up_is_told_at_its_first_counted_read() {
+        let plan = OpenLoop {
+            seed: 1,
+            rate_per_s: 1.0,
+            warm_up: Duration::from_millis(2_000),
+            measured: Duration::from_secs(10),
+            policy: ReadPolicy::UNTIED,
+            gated: false,
+            level: Level::Stale { bound: None },
+            deadline: Duration::from_secs(5),
+            workload: Workload::default(),
+            fan: None,
+            outside: None,
+        };
+        let is_told = |told: u64, at: u64| plan.is_told((Duration::from_millis(told), Duration::from_millis(at)));
+        assert!(is_told(1_800, 1_901) && !is_told(1_900, 1_999), "now and then");
+        assert!(is_told(1_950, 2_000) && !is_told(2_000, 2_010), "once where the counted time begins");
+        assert_eq!(plan.end(), Duration::from_secs(12));
+    }
 }

@@ -52,12 +52,13 @@ fn figure(name: String, title: &str, (x, y): (&str, &str), all: &[Line]) -> Opti
     Some(Figure { name, group: Group::Sweeps, svg: lines(title, &x, &y, all, None) })
 }
 
-/// Tie delay against p99 and duplicates. A delay that follows the round trip stands where its median was.
+/// Tie delay against p99 and duplicates. A delay told in latencies, and one that follows the round trip, stands where its
+/// median was.
 fn delays(document: &Document, scene: &str) -> Vec<Figure> {
     let rows: Vec<&BusyRow> = document.rows.iter().filter(|row| row.scene == scene).collect();
     let plain = |row: &BusyRow| row.policy.split('@').next().unwrap_or_default().to_owned();
-    let is_swept =
-        |name: &str| rows.iter().any(|row| plain(row) == name && setting(&row.policy, "", "us").is_some());
+    let told = |row: &BusyRow| setting(&row.policy, "", "us").or(setting(&row.policy, "", "L")).is_some();
+    let is_swept = |name: &str| rows.iter().any(|row| plain(row) == name && told(row));
     let at = |row: &BusyRow| {
         let delay = setting(&row.policy, "", "us").or(row.tie_delay_p50_us.map(|delay| delay as f64))?;
         let name = plain(row);
@@ -141,6 +142,8 @@ mod tests {
         let followed = BusyRow { tie_delay_p50_us: Some(210), ..row("busy", "tied2", 10_000) };
         let delays = vec![followed.clone(), row("busy", "tied2@0us", 10_500)];
         assert_eq!(names(delays), ["sweep-delay-p99-busy", "sweep-delay-duplicates-busy"]);
+        let in_latencies = BusyRow { tie_delay_p50_us: Some(130), ..row("busy", "tied2@1L", 10_500) };
+        assert_eq!(names(vec![followed.clone(), in_latencies]).len(), 2);
         assert!(names(vec![followed]).is_empty());
         let hedges = vec![
             row("busy", "untied", 20_000),
