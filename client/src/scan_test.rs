@@ -154,7 +154,8 @@ fn a_page_is_tied_as_its_policy_says_but_neither_hedged_nor_rescued() {
             Some(0) => Deed::Silence,
             _ => Deed::Answer(Duration::from_millis(50)),
         });
-        let tied = ReadOptions { policy: Some("tied2+rescue".parse().unwrap()), ..pages(10).read };
+        // The client's own policy is tied2+rescue.
+        let tied = ReadOptions { gate: Some(false), ..pages(10).read };
         let scan = client.scan(&ScanRange::all(), ScanOptions { read: tied, ..pages(10) }).unwrap();
         assert_eq!(keys(scan).await.len(), 10);
         let kinds: Vec<_> = cluster.reads().into_iter().map(|(_, read)| read.kind.name()).collect();
@@ -163,6 +164,32 @@ fn a_page_is_tied_as_its_policy_says_but_neither_hedged_nor_rescued() {
         nodes.dedup();
         assert_eq!((kinds.len(), nodes.len()), (2, 2), "{kinds:?}");
         assert!(kinds.contains(&"first") && kinds.contains(&"tied"), "{kinds:?}");
+    });
+}
+
+#[test]
+fn a_policy_with_extra_copies_that_a_scan_names_is_an_error_that_says_what_has_an_effect() {
+    run(async {
+        let (cluster, client) = bed(10).await;
+        for (policy, right) in [
+            (ReadPolicy::HEDGED, "`untied`"),
+            (ReadPolicy::UNTIED.with_rescue(), "`untied`"),
+            (ReadPolicy::TIED3.with_rescue(), "`tied3`"),
+        ] {
+            let read = ReadOptions { policy: Some(policy), ..pages(10).read };
+            let refused = [
+                client.scan(&ScanRange::all(), ScanOptions { read: read.clone(), ..pages(10) }).map(drop),
+                client.view(1).count(&ScanRange::all(), read.clone()).await.map(drop),
+                client.view(1).exists("k001", read).await.map(drop),
+            ];
+            for error in refused.map(Result::unwrap_err) {
+                assert_eq!(error.code(), Some(ErrorCode::Unsupported));
+                assert!(error.to_string().contains(right), "{error}");
+            }
+        }
+        assert!(scans(&cluster).is_empty(), "nothing was sent");
+        let tied = ReadOptions { policy: Some(ReadPolicy::TIED2), ..pages(10).read };
+        assert_eq!(client.view(1).count(&ScanRange::all(), tied).await.unwrap(), 10);
     });
 }
 
