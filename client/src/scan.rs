@@ -8,7 +8,7 @@
 use crate::clock;
 use crate::error::{Cause, Error};
 use crate::operation::Operation;
-use crate::options::ReadOptions;
+use crate::options::{ReadOptions, deadline_of};
 use crate::tied_read::{Whole, check_key, read};
 use crate::view::ViewInner;
 use bytes::Bytes;
@@ -286,6 +286,7 @@ pub(crate) fn resume(view: &Arc<ViewInner>, token: ScanToken, options: ScanOptio
 fn start(view: &Arc<ViewInner>, page: PageRequest, options: ScanOptions) -> Result<Scan, Error> {
     page.check().map_err(|failure| Error::new(Cause::Call(failure), Vec::new(), Duration::ZERO))?;
     check_policy(&options.read)?;
+    deadline_of(options.read.deadline, PAGE_DEADLINE)?;
     if !(1..=16).contains(&options.pages_ahead) {
         return Err(over(format!("pages ahead of a scan must be 1 to 16, {} were asked for", options.pages_ahead)));
     }
