@@ -326,6 +326,21 @@ fn an_observed_read_goes_untied_and_says_what_it_would_have_sent() {
 }
 
 #[test]
+fn a_share_of_nothing_observes_every_read() {
+    let mut view = View::new(EngineSettings { gate: None, ..EngineSettings::default() });
+    let ceiling = Ceiling { version: 1, share_ppm: 0, ..Ceiling::default() };
+    view.engine.ceiling(ceiling, view.now);
+    (1..=3).for_each(|node| view.engine.heard(NodeId(node), ceiling.flags(), 0));
+    for _ in 0..100 {
+        let decision = view.decide(ReadPolicy::TIED2.with_rescue(), &[]);
+        assert_eq!((decision.plan.width, decision.plan.rescue), (1, false));
+        assert_eq!(decision.not_tied, Some(NotTied::Observing));
+        let observed = decision.observed.unwrap();
+        assert_eq!((observed.width, observed.rescue_delay.is_some()), (2, true));
+    }
+}
+
+#[test]
 fn a_policy_that_wins_nothing_is_only_observed_for_a_while() {
     let mut view = View::new(EngineSettings { hold_out: 0.0, ..EngineSettings::default() });
     let mut tied = 0;
