@@ -420,15 +420,16 @@ impl<'v> Running<'v> {
         let copy = CopyIndex(index);
         let answer = self.judge(&reply);
         let sent = self.race.copies().get(usize::from(index)).copied();
+        let service = self.chosen.table.without_old_ceiling(reply.service, engine.control.ceiling().version);
         if let (Some(sent), Some(known)) = (sent, self.copies.get_mut(usize::from(index))) {
             let code = reply.outcome.as_ref().err().map(|failure| failure.code);
             known.service = Some(reply.service);
             if code.is_none() && !self.chosen.what.is_short() {
                 // How long a page takes says nothing about the node's gets.
-                let Service { node, flags, unhealthy_pairs, .. } = reply.service;
+                let Service { node, flags, unhealthy_pairs, .. } = service;
                 engine.heard(node, flags, unhealthy_pairs);
             } else {
-                let service = reply.service.of_one(self.chosen.what.gets());
+                let service = service.of_one(self.chosen.what.gets());
                 engine.answered(received.since(known.sent), &service, code, received);
             }
             if known.fate.is_none() {
