@@ -129,6 +129,8 @@ fn what_a_program_changed_has_an_effect_or_is_an_error() {
     assert!(refused(rescue).contains("no policy of this client has +rescue"));
     assert!(refused(|config| config.engine.clients = 64.0).contains("needs choice=c3"));
     assert!(refused(|config| (config.engine.gate, config.engine.hold_out) = (None, 0.5)).contains("gate=on"));
+    let scans = |config: &mut Config| config.policies.set("scan.stale".parse().unwrap(), ReadPolicy::HEDGED);
+    assert!(refused(scans).contains("on scans") && refused(scans).contains("say `untied`"));
     let mut hedged = Config::new(["a:1"], "certs");
     hedge(&mut hedged);
     hedged.policies.set("get.stale".parse().unwrap(), ReadPolicy::HEDGED);

@@ -34,6 +34,16 @@ pub(crate) fn check(config: &Config, given: &[&str]) -> Result<(), ConfigError> 
         hedges |= extras && policy.hedge();
         rescues |= extras && policy.rescue;
     }
+    for level in LevelName::ALL {
+        let named = config.policies.named(Sort { operation: Operation::Scan, level });
+        if let Some(policy) = named.filter(|policy| *policy != policy.without_extras()) {
+            let right = policy.without_extras();
+            let reason = format!(
+                "`{policy}` would have no effect on scans: their pages have no hedges and rescues; say `{right}`"
+            );
+            return Err(wrong("policy.OPERATION", reason));
+        }
+    }
     let judged = config.engine.gate.is_some();
     let rules: [(&'static str, bool, &str); 7] = [
         ("hedge", hedges, "no policy of this client hedges"),

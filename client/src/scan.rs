@@ -101,8 +101,8 @@ pub struct ScanOptions {
     pub page_bytes: u32,
     /// Pages fetched or being fetched while one is read; 1 to 16. Default 2. The scan holds at most one page more.
     pub pages_ahead: u8,
-    /// Policy (one with a hedge or a rescue is an error), level, token; the deadline is that of each page (default [`PAGE_DEADLINE`]), the class defaults to
-    /// batch.
+    /// Policy (one with a hedge or a rescue is an error), level, token; the deadline is that of each page (default
+    /// [`PAGE_DEADLINE`]), the class defaults to batch.
     pub read: ReadOptions,
 }
 
