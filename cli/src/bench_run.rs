@@ -38,7 +38,8 @@ pub async fn run(args: &BenchRun, format: Format) -> Result<End> {
     let plan = plan(args)?;
     let mut config = config(&args.connect)?;
     let url = url(&args.connect)?;
-    if !names(url, "policy") {
+    // Where policies are listed each call names one, and settings of ties have an effect.
+    if !names(url, "policy") && args.policies.is_empty() {
         config.policy = ReadPolicy::UNTIED;
     }
     if !names(url, "read") {

@@ -3,10 +3,11 @@
 //!
 //! `tiedkv://127.0.0.1:7400,[::1]:7410,name:7420/?read=session&deadline=500ms&policy=tied2&certs=DIR`
 
+use crate::effects;
 use crate::engine::EngineSettings;
 use crate::gate::GateSettings;
 use crate::nearest::nearest;
-use crate::operation::{LevelName, Operation, Sort, SortName};
+use crate::operation::{Operation, SortName};
 use crate::options::{Level, parse_class, parse_policy, parse_span};
 use crate::policy::{PolicyTable, ReadPolicy};
 use crate::select::Choice;
@@ -25,6 +26,8 @@ pub const SEEDS_MAX: usize = 64;
 pub const UDP_BUFFER_BYTES_MAX: usize = 1 << 28;
 /// Most connections to one node.
 pub const CONNECTIONS_PER_NODE_MAX: usize = 16;
+/// Most views that can be said to share the replicas.
+pub const CLIENTS_MAX: u32 = 10_000;
 
 /// Everything a client can be told. See each field for its default.
 #[derive(Clone, Debug)]
@@ -43,7 +46,7 @@ pub struct Config {
     pub tied_file: Option<PathBuf>,
     /// How fresh reads are. Default `session`.
     pub level: Level,
-    /// Whole time of a call. Default 1 s, at most 60 s.
+    /// Whole time of a call. Default 1 s, at most 60 s ([`TIME_LEFT_MAX`]).
     pub deadline: Duration,
     /// Class of the reads. Default interactive.
     pub class: Class,
@@ -136,7 +139,7 @@ pub struct UrlSetting {
 }
 
 /// Every setting that may stand in a connection string.
-pub const SETTINGS: [UrlSetting; 22] = [
+pub const SETTINGS: [UrlSetting; 23] = [
     setting("certs", ""),
     setting("certificate", "client"),
     setting("policy", "tied2+rescue"),
@@ -152,6 +155,7 @@ pub const SETTINGS: [UrlSetting; 22] = [
     setting("slow", "100ms"),
     setting("udp_buffer", "2097152"),
     setting("choice", "random"),
+    setting("clients", "1"),
     setting("hedge", "p95"),
     setting("rescue", "p98"),
     setting("budget", "0.05"),
@@ -230,7 +234,7 @@ impl Config {
             config.set(name, value)?;
         }
         config.check()?;
-        config.check_effects(&seen)?;
+        effects::check(&config, &seen)?;
         Ok(config)
     }
 
@@ -257,6 +261,11 @@ impl Config {
             }
             "silence" => self.silence_min = parse_span(value).map_err(|error| wrong("silence", error))?,
             "choice" => self.engine.choice = parse_choice(value)?,
+            "clients" => {
+                let clients: u32 =
+                    value.parse().map_err(|_| wrong("clients", format!("`{value}` is no whole number")))?;
+                self.engine.clients = f64::from(clients);
+            }
             "hedge" => {
                 (self.engine.latency.hedge_quantile, self.engine.latency.hedge_fixed) =
                     parse_delay("hedge", value, self.engine.latency.hedge_quantile)?
@@ -296,43 +305,10 @@ impl Config {
         Ok(())
     }
 
-    /// A setting that was given has an effect on some policy of this client, or is an error.
-    fn check_effects(&self, given: &[&str]) -> Result<(), ConfigError> {
-        let any = |has: fn(ReadPolicy) -> bool| self.policies.all(self.policy).any(has);
-        let tied = any(|policy| policy.width() > 1);
-        // Scans have neither hedges nor rescues.
-        let sorts = [Operation::Get, Operation::MultiGet]
-            .into_iter()
-            .flat_map(|operation| LevelName::ALL.into_iter().map(move |level| Sort { operation, level }));
-        let (mut hedges, mut rescues) = (false, false);
-        for policy in sorts.map(|sort| self.policies.of(sort, self.policy)) {
-            hedges |= policy.hedge();
-            rescues |= policy.rescue;
-        }
-        let rules: [(&'static str, bool, &str); 6] = [
-            ("hedge", hedges, "no policy of this client hedges"),
-            ("rescue", rescues, "no policy of this client has +rescue"),
-            ("tie_floor", tied, "no policy of this client ties"),
-            ("tie_cap", tied, "no policy of this client ties"),
-            ("gate", tied, "it judges ties, and no policy of this client ties"),
-            (
-                "hold_out",
-                (tied || hedges) && self.engine.gate.is_some(),
-                "it holds out reads that are judged: needs a policy that ties or hedges, and gate=on",
-            ),
-        ];
-        for (name, has_effect, reason) in rules {
-            if given.contains(&name) && !has_effect {
-                return Err(wrong(name, format!("it would have no effect: {reason}")));
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks bounds and that the settings fit together.
+    /// Checks bounds, that the settings fit together, and that each that differs from its default can have an effect.
     ///
     /// # Errors
-    /// Names the first setting that is out of its bounds; a clash names both values.
+    /// Names the first setting that is out of its bounds; a clash names both values; what can have no effect says why.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.seeds.is_empty() || self.seeds.len() > SEEDS_MAX {
             let reason = "there must be 1 to 64 addresses";
@@ -376,11 +352,14 @@ impl Config {
         if self.silence_min < Duration::from_millis(60) {
             return Err(wrong("silence", format!("{:?} is too short: pings go every 50ms", self.silence_min)));
         }
-        Ok(())
+        if !(1.0..=f64::from(CLIENTS_MAX)).contains(&engine.clients) {
+            return Err(wrong("clients", format!("{} is not within 1 and {CLIENTS_MAX}", engine.clients)));
+        }
+        effects::check(self, &effects::changed(self))
     }
 }
 
-fn wrong(name: &'static str, reason: impl ToString) -> ConfigError {
+pub(crate) fn wrong(name: &'static str, reason: impl ToString) -> ConfigError {
     ConfigError::Value { name, reason: reason.to_string() }
 }
 

@@ -93,6 +93,50 @@ fn a_setting_that_can_have_no_effect_says_why() {
     assert!(with("policy.scan=hedged").contains("`policy.scan=untied` has an effect"));
     assert!(with("policy.scan.stale=tied2+rescue").contains("`policy.scan.stale=tied2` has an effect"));
     assert!(Config::from_url("tiedkv://a:1/?certs=d&policy.multi_get=hedged&hedge=20ms").is_ok());
+    assert!(with("choice=p2c&clients=64").contains("needs choice=c3"));
+    assert!(with("clients=1").contains("needs choice=c3"));
+}
+
+#[test]
+fn the_clients_of_c3_have_bounds() {
+    let with = |clients: &str| Config::from_url(&format!("tiedkv://a:1/?certs=d&choice=c3&clients={clients}"));
+    assert_eq!(with("64").unwrap().engine.clients, 64.0);
+    assert_eq!(with("1").unwrap().engine.clients, EngineSettings::default().clients);
+    for wrong in ["0", "10001"] {
+        assert!(with(wrong).unwrap_err().to_string().contains("not within 1 and 10000"), "{wrong}");
+    }
+    assert!(with("1.5").unwrap_err().to_string().contains("no whole number"));
+    let mut config = with("2").unwrap();
+    config.engine.clients = f64::NAN;
+    assert!(config.check().unwrap_err().to_string().contains("clients"));
+}
+
+#[test]
+fn what_a_program_changed_has_an_effect_or_is_an_error() {
+    let refused = |change: fn(&mut Config)| {
+        let mut config = Config::new(["a:1"], "certs");
+        config.check().expect("unchanged");
+        change(&mut config);
+        config.check().expect_err("it has no effect").to_string()
+    };
+    let hedge = |config: &mut Config| config.engine.latency.hedge_fixed = Some(Duration::from_millis(20));
+    assert!(refused(hedge).contains("no policy of this client hedges"));
+    let untied = |config: &mut Config| (config.policy, config.tie_delay_cap) = (ReadPolicy::UNTIED, Duration::MAX);
+    assert!(refused(untied).contains("no policy of this client ties"));
+    let rescue = |config: &mut Config| {
+        (config.policy, config.engine.latency.rescue_quantile) = (ReadPolicy::TIED2, 0.9);
+    };
+    assert!(refused(rescue).contains("no policy of this client has +rescue"));
+    assert!(refused(|config| config.engine.clients = 64.0).contains("needs choice=c3"));
+    assert!(refused(|config| (config.engine.gate, config.engine.hold_out) = (None, 0.5)).contains("gate=on"));
+    let scans = |config: &mut Config| config.policies.set("scan.stale".parse().unwrap(), ReadPolicy::HEDGED);
+    assert!(refused(scans).contains("on scans") && refused(scans).contains("say `untied`"));
+    let mut hedged = Config::new(["a:1"], "certs");
+    hedge(&mut hedged);
+    hedged.policies.set("get.stale".parse().unwrap(), ReadPolicy::HEDGED);
+    hedged.check().expect("gets hedge");
+    hedged.policy = ReadPolicy::UNTIED;
+    hedged.check().expect("nothing else was changed");
 }
 
 proptest::proptest! {
@@ -109,8 +153,8 @@ fn the_listed_defaults_are_those_in_force() {
     let certs = "certs=x";
     let listed: Vec<String> = SETTINGS
         .iter()
-        // A hedge without a policy that hedges is an error.
-        .filter(|setting| !setting.default.is_empty() && setting.name != "hedge")
+        // A hedge without a policy that hedges is an error, and so are the clients of C3 without it.
+        .filter(|setting| !setting.default.is_empty() && !["hedge", "clients"].contains(&setting.name))
         .map(|setting| format!("{}={}", setting.name, setting.default))
         .collect();
     let said = Config::from_url(&format!("tiedkv://a:1/?{certs}&{}", listed.join("&"))).unwrap();

@@ -183,7 +183,10 @@ impl Connections {
     fn on_notice(self: &Arc<Self>, peer: &Peer, notice: Notice) {
         match notice {
             Notice::Topology(topology) => self.learn(topology, None),
-            Notice::Ceiling(ceiling) => self.board.learn_ceiling(ceiling),
+            Notice::Ceiling(ceiling) => {
+                peer.heard_ceiling(&ceiling);
+                self.board.learn_ceiling(ceiling);
+            }
             Notice::Refused(failure) => {
                 tracing::warn!(node = %peer.node, code = %failure.code, message = %failure.message, "refused");
             }
@@ -313,6 +316,7 @@ async fn serve(connections: &Arc<Connections>, peer: &Arc<Peer>, dialled: Dialle
     let link = Link::new(peer.clone(), connection, counters, config.pending_max, config.outbox_bytes_max);
     let link = Arc::new(link);
     peer.heard_modelled(welcome.modelled);
+    peer.heard_ceiling(&welcome.ceiling);
     peer.relearn();
     let mut up = Up::new(connections, &link);
     connections.board.learn_ceiling(welcome.ceiling);

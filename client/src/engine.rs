@@ -243,7 +243,7 @@ impl Engine {
             .map(|replica| Candidate {
                 node: replica.node,
                 zone: replica.zone,
-                load: self.load(replica.node),
+                load: self.load(replica.node).as_of(now),
                 avoid: replica.down
                     || self.gate.wants_none(replica.node)
                     || self.probation.avoid(replica.node, now),

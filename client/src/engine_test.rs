@@ -237,6 +237,27 @@ fn hedges_stay_away_under_strain_and_rescues_do_not() {
 }
 
 #[test]
+fn a_replica_that_refuses_at_once_is_not_taken_for_an_idle_one() {
+    for choice in [Choice::PowerOfTwo, Choice::C3] {
+        let mut view = View::new(EngineSettings { choice, ..EngineSettings::default() });
+        for node in 1..=3 {
+            (0..5).for_each(|_| view.engine.answered(MS * 9, &service(node, 0), None, view.now));
+        }
+        // It refuses and has none out, the others work.
+        [2, 3].into_iter().for_each(|node| view.engine.copy_sent(NodeId(node), CopyKind::First));
+        let first = |view: &mut View| {
+            (0..100).filter(|_| view.decide(ReadPolicy::UNTIED, &[]).plan.order[0] == NodeId(1)).count()
+        };
+        assert!(first(&mut view) > 40, "{choice:?}: idle");
+        let refused = Service { started: false, ..service(1, 0) };
+        (0..5).for_each(|_| view.engine.answered(MS, &refused, Some(ErrorCode::Busy), view.now));
+        assert_eq!(first(&mut view), 0, "{choice:?}: it refused");
+        view.now = view.now + MS * 10_000;
+        assert!(first(&mut view) > 40, "{choice:?}: long ago");
+    }
+}
+
+#[test]
 fn what_is_no_fault_of_a_replica_never_ranks_it_lower() {
     let mut view = View::new(EngineSettings::default());
     // Losers are withdrawn, late ones answer well, wrong calls are the caller's: a thousand of each.
@@ -250,7 +271,8 @@ fn what_is_no_fault_of_a_replica_never_ranks_it_lower() {
     assert_eq!(view.engine.probation.on_probation(), 0);
     assert!(!view.engine.strain.errors_high());
     assert!(!view.engine.probation.avoid(NodeId(1), view.now));
-    assert_eq!(view.engine.load(NodeId(1)).outstanding, 0);
+    let load = view.engine.load(NodeId(1));
+    assert_eq!((load.outstanding, load.bad_answers), (0, 0.0));
 }
 
 #[test]
@@ -301,6 +323,21 @@ fn an_observed_read_goes_untied_and_says_what_it_would_have_sent() {
     view.engine.heard(NodeId(2), flags::NO_EXTRA_COPIES, 0);
     let unsent = view.engine.read_ended(policy.into(), &ended, MS * 60, Some(&service(1, 0)), view.now);
     assert_eq!(unsent.iter().map(|copy| copy.kind).collect::<Vec<_>>(), [CopyKind::Tied]);
+}
+
+#[test]
+fn a_share_of_nothing_observes_every_read() {
+    let mut view = View::new(EngineSettings { gate: None, ..EngineSettings::default() });
+    let ceiling = Ceiling { version: 1, share_ppm: 0, ..Ceiling::default() };
+    view.engine.ceiling(ceiling, view.now);
+    (1..=3).for_each(|node| view.engine.heard(NodeId(node), ceiling.flags(), 0));
+    for _ in 0..100 {
+        let decision = view.decide(ReadPolicy::TIED2.with_rescue(), &[]);
+        assert_eq!((decision.plan.width, decision.plan.rescue), (1, false));
+        assert_eq!(decision.not_tied, Some(NotTied::Observing));
+        let observed = decision.observed.unwrap();
+        assert_eq!((observed.width, observed.rescue_delay.is_some()), (2, true));
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::error::{Cause, Error};
 use crate::join::Join;
 use crate::keys_together::{Part, Together, read_part, size};
 use crate::operation::Operation;
-use crate::options::ReadOptions;
+use crate::options::{ReadOptions, deadline_of};
 use crate::report::Value;
 use crate::tied_read::{check_key, check_options, level_of};
 use crate::view::ViewInner;
@@ -24,7 +24,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 use tiedkv_protocol::error::{ErrorCode, Move};
-use tiedkv_protocol::limits::TIME_LEFT_MAX;
 use tiedkv_protocol::moment::Moment;
 
 /// Copies of one call that are read at the same time; the others follow as these end.
@@ -182,7 +181,7 @@ impl Drop for OpenCall<'_> {
 async fn run(call: &MultiGet, partial: Option<Partial>) -> Result<PartialRead, MultiGetError> {
     let MultiGet { view, keys, options } = call;
     let began = clock::now();
-    let deadline = options.deadline.unwrap_or(view.shared.config().deadline).min(TIME_LEFT_MAX);
+    let deadline = deadline_of(options.deadline, view.shared.config().deadline)?;
     check(view, keys, options)?;
     if let Some(partial) = partial {
         let wrong = |error: crate::completeness::BadPartial| Error::call(ErrorCode::OverLimit, error.to_string());

@@ -43,6 +43,9 @@ impl Engine {
         let telling = code.is_none_or(|code| code.caller_move() != Move::FixTheCall);
         if telling {
             self.strain.answered(code.is_none());
+            if code.is_some() {
+                self.load_mut(service.node).answered_badly(now);
+            }
         }
         match code {
             None => {

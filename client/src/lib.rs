@@ -20,6 +20,7 @@ pub mod copies;
 mod cut_off;
 mod delete_range;
 mod dial;
+mod effects;
 pub mod engine;
 pub mod engine_host;
 pub mod error;

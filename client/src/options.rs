@@ -1,12 +1,15 @@
 //! What a caller may choose per call: policy, level, deadline, class. Plain values and their texts; what
 //! follows from them is decided in the pure rooms.
 
+use crate::error::Error;
 use crate::nearest::nearest;
 use crate::policy::ReadPolicy;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
+use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{NodeId, Position, PositionToken, ReadId};
+use tiedkv_protocol::limits::TIME_LEFT_MAX;
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::{Class, IdempotencyKey, ReadLevel};
 
@@ -162,6 +165,19 @@ pub fn parse_span(text: &str) -> Result<Duration, BadSpan> {
     }
 }
 
+/// The deadline of a call: the one it names, or that of the client's settings, which was checked with them. Nodes cut
+/// what is longer, so that it would end early without a word.
+pub(crate) fn deadline_of(named: Option<Duration>, unnamed: Duration) -> Result<Duration, Error> {
+    match named {
+        Some(deadline) if deadline > TIME_LEFT_MAX => {
+            let message = format!("a deadline is at most {TIME_LEFT_MAX:?}, {deadline:?} were asked for");
+            Err(Error::call(ErrorCode::OverLimit, message))
+        }
+        Some(deadline) => Ok(deadline),
+        None => Ok(unnamed),
+    }
+}
+
 /// Choices of one read. What is `None` comes from the client's settings.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
@@ -172,7 +188,7 @@ pub struct ReadOptions {
     pub gate: Option<bool>,
     /// How fresh.
     pub level: Option<Level>,
-    /// Whole time of the call; covers connecting, waiting and retries.
+    /// Whole time of the call; covers connecting, waiting and retries. A longer one than 60 s is an error.
     pub deadline: Option<Duration>,
     /// Which class of the lanes.
     pub class: Option<Class>,
@@ -191,7 +207,7 @@ pub struct ReadOptions {
 /// Choices of one write. What is `None` comes from the client's settings.
 #[derive(Clone, Debug, Default)]
 pub struct WriteOptions {
-    /// Whole time of the call; covers connecting, waiting and retries.
+    /// Whole time of the call; covers connecting, waiting and retries. A longer one than 60 s is an error.
     pub deadline: Option<Duration>,
     /// Names the intent, so that sending it again applies it once. `None`: the client makes one per call.
     pub idempotency: Option<IdempotencyKey>,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use std::time::Duration;
-use tiedkv_protocol::hello::Member;
+use tiedkv_protocol::hello::{Ceiling, Member};
 use tiedkv_protocol::ids::NodeId;
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::response::Service;
@@ -29,6 +29,9 @@ pub(crate) struct Peer {
     pace: Mutex<Pace>,
     flags: AtomicU8,
     unhealthy_pairs: AtomicU64,
+    /// Version of the ceiling that it told last, and the flags that this makes it say.
+    ceiling: AtomicU64,
+    ceiling_flags: AtomicU8,
     modelled: AtomicBool,
     dial_error: Mutex<Option<String>>,
     last_loss: Mutex<Option<String>>,
@@ -49,6 +52,8 @@ impl Peer {
             pace: Mutex::new(pace),
             flags: AtomicU8::new(0),
             unhealthy_pairs: AtomicU64::new(0),
+            ceiling: AtomicU64::new(0),
+            ceiling_flags: AtomicU8::new(0),
             modelled: AtomicBool::new(false),
             dial_error: Mutex::new(None),
             last_loss: Mutex::new(None),
@@ -155,6 +160,19 @@ impl Peer {
     pub(crate) fn heard_flags(&self, flags: u8, unhealthy_pairs: u64) {
         self.flags.store(flags, Relaxed);
         self.unhealthy_pairs.store(unhealthy_pairs, Relaxed);
+    }
+
+    /// It told the operator's ceiling that holds for it.
+    pub(crate) fn heard_ceiling(&self, ceiling: &Ceiling) {
+        self.ceiling_flags.store(ceiling.flags(), Relaxed);
+        self.ceiling.store(ceiling.version, Relaxed);
+    }
+
+    /// What of its `flags` counts where `newest` is the newest ceiling known: not what an older one makes it say, for it
+    /// may be cut off from those that would tell it.
+    pub(crate) fn without_old_ceiling(&self, flags: u8, newest: u64) -> u8 {
+        let old = self.ceiling.load(Relaxed) < newest;
+        if old { flags & !self.ceiling_flags.load(Relaxed) } else { flags }
     }
 
     pub(crate) fn heard_modelled(&self, modelled: bool) {

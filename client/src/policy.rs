@@ -195,7 +195,12 @@ impl PolicyTable {
 
     /// The policy of a sort, where `general` holds for what is not set.
     pub fn of(&self, sort: Sort, general: ReadPolicy) -> ReadPolicy {
-        self.by_sort[sort.index()].or(self.by_operation[sort.operation as usize]).unwrap_or(general)
+        self.named(sort).unwrap_or(general)
+    }
+
+    /// The policy that is set for a sort or its operation.
+    pub fn named(&self, sort: Sort) -> Option<ReadPolicy> {
+        self.by_sort[sort.index()].or(self.by_operation[sort.operation as usize])
     }
 
     /// Every policy in force somewhere, given the general one.
@@ -242,6 +247,8 @@ mod tests {
         assert_eq!(of(Operation::Scan, LevelName::Stale), ReadPolicy::HEDGED);
         assert_eq!(of(Operation::Scan, LevelName::Session), ReadPolicy::UNTIED);
         assert_eq!(of(Operation::Get, LevelName::Stale), ReadPolicy::TIED3);
+        assert_eq!(table.named(sort(Operation::Scan, LevelName::Session)), Some(ReadPolicy::UNTIED));
+        assert_eq!(table.named(sort(Operation::Get, LevelName::Stale)), None);
         assert_eq!(table.all(ReadPolicy::TIED3).filter(|policy| *policy == ReadPolicy::TIED3).count(), 6);
     }
 }

@@ -8,7 +8,7 @@
 use crate::clock;
 use crate::error::{Cause, Error};
 use crate::operation::Operation;
-use crate::options::ReadOptions;
+use crate::options::{ReadOptions, deadline_of};
 use crate::tied_read::{Whole, check_key, read};
 use crate::view::ViewInner;
 use bytes::Bytes;
@@ -101,8 +101,8 @@ pub struct ScanOptions {
     pub page_bytes: u32,
     /// Pages fetched or being fetched while one is read; 1 to 16. Default 2. The scan holds at most one page more.
     pub pages_ahead: u8,
-    /// Policy, level, token; the deadline is that of each page (default [`PAGE_DEADLINE`]), the class defaults to
-    /// batch.
+    /// Policy (one with a hedge or a rescue is an error), level, token; the deadline is that of each page (default
+    /// [`PAGE_DEADLINE`]), the class defaults to batch.
     pub read: ReadOptions,
 }
 
@@ -285,6 +285,8 @@ pub(crate) fn resume(view: &Arc<ViewInner>, token: ScanToken, options: ScanOptio
 
 fn start(view: &Arc<ViewInner>, page: PageRequest, options: ScanOptions) -> Result<Scan, Error> {
     page.check().map_err(|failure| Error::new(Cause::Call(failure), Vec::new(), Duration::ZERO))?;
+    check_policy(&options.read)?;
+    deadline_of(options.read.deadline, PAGE_DEADLINE)?;
     if !(1..=16).contains(&options.pages_ahead) {
         return Err(over(format!("pages ahead of a scan must be 1 to 16, {} were asked for", options.pages_ahead)));
     }
@@ -324,6 +326,7 @@ async fn fetch(
 pub(crate) async fn count(view: &Arc<ViewInner>, range: &ScanRange, options: ReadOptions) -> Result<u64, Error> {
     let mut rest = range.page(Columns::Count, SCAN_PAGE_ROWS_MAX as u32, SCAN_PAGE_BYTES_MAX as u32);
     rest.check().map_err(|failure| Error::new(Cause::Call(failure), Vec::new(), Duration::ZERO))?;
+    check_policy(&options)?;
     let (options, mut count) = (paged(options), 0);
     loop {
         let page = read_page(view, &rest, options.clone()).await?;
@@ -338,6 +341,7 @@ pub(crate) async fn count(view: &Arc<ViewInner>, range: &ScanRange, options: Rea
 /// Whether a key is present; its value does not travel.
 pub(crate) async fn exists(view: &Arc<ViewInner>, key: Bytes, options: ReadOptions) -> Result<bool, Error> {
     check_key(&key)?;
+    check_policy(&options)?;
     let page = ScanRange::key(key).page(Columns::Count, 1, 1);
     Ok(read_page(view, &page, options).await?.rows() == 1)
 }
@@ -347,6 +351,21 @@ async fn read_page(view: &Arc<ViewInner>, page: &PageRequest, options: ReadOptio
     let (operation, began) = (Operation::Scan, clock::now());
     let answer = read(view, Whole { what, options: &options, operation, call: None, began }).await?;
     Page::decode(answer.payload, page.columns).map_err(bad_page)
+}
+
+/// A page has neither hedge nor rescue: a call that names a policy with one is told so. What the client's settings say
+/// for all operations goes without them.
+fn check_policy(options: &ReadOptions) -> Result<(), Error> {
+    match options.policy {
+        Some(policy) if policy != policy.without_extras() => {
+            let right = policy.without_extras();
+            let message = format!(
+                "`{policy}` would have no effect: a page of a scan takes as long as it has rows, and no hedge or rescue would know its time; say `{right}`"
+            );
+            Err(Error::call(ErrorCode::Unsupported, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn paged(options: ReadOptions) -> ReadOptions {

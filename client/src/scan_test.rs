@@ -5,11 +5,13 @@ use crate::Level;
 use crate::client::Client;
 use crate::copies::Order;
 use crate::fake_node::{Deed, FakeCluster};
+use crate::options::WriteOptions;
 use crate::policy::ReadPolicy;
 use crate::test_support::{connect, run, until};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use tiedkv_protocol::ids::{ClusterId, NodeId, Position, SHARD_ZERO, ShardId};
+use tiedkv_protocol::request::AdminOperation;
 
 /// Three nodes with `count` keys k000.. and a client.
 async fn bed(count: u32) -> (FakeCluster, Client) {
@@ -154,7 +156,8 @@ fn a_page_is_tied_as_its_policy_says_but_neither_hedged_nor_rescued() {
             Some(0) => Deed::Silence,
             _ => Deed::Answer(Duration::from_millis(50)),
         });
-        let tied = ReadOptions { policy: Some("tied2+rescue".parse().unwrap()), ..pages(10).read };
+        // The client's own policy is tied2+rescue.
+        let tied = ReadOptions { gate: Some(false), ..pages(10).read };
         let scan = client.scan(&ScanRange::all(), ScanOptions { read: tied, ..pages(10) }).unwrap();
         assert_eq!(keys(scan).await.len(), 10);
         let kinds: Vec<_> = cluster.reads().into_iter().map(|(_, read)| read.kind.name()).collect();
@@ -163,6 +166,60 @@ fn a_page_is_tied_as_its_policy_says_but_neither_hedged_nor_rescued() {
         nodes.dedup();
         assert_eq!((kinds.len(), nodes.len()), (2, 2), "{kinds:?}");
         assert!(kinds.contains(&"first") && kinds.contains(&"tied"), "{kinds:?}");
+    });
+}
+
+#[test]
+fn a_deadline_over_the_limit_is_an_error_that_names_it_in_every_call() {
+    run(async {
+        let (cluster, client) = bed(1).await;
+        let sent = cluster.reads().len();
+        let deadline = Duration::from_secs(61);
+        let read = ReadOptions { deadline: Some(deadline), ..ReadOptions::default() };
+        let write = WriteOptions { deadline: Some(deadline), ..WriteOptions::default() };
+        let pages = ScanOptions { read: read.clone(), ..ScanOptions::default() };
+        let status = AdminOperation::Status;
+        let refused = [
+            client.get_with("k000", read.clone()).await.map(drop),
+            client.multi_get(["k000"]).with(read.clone()).send().await.map(drop).map_err(|error| error.error),
+            client.scan(&ScanRange::all(), pages).map(drop),
+            client.view(1).count(&ScanRange::all(), read).await.map(drop),
+            client.put_with("k000", "v", write).await.map(drop),
+            client.admin_within(NodeId(1), status, deadline).await.map(drop),
+        ];
+        for error in refused.map(Result::unwrap_err) {
+            assert_eq!(error.code(), Some(ErrorCode::OverLimit));
+            assert!(error.to_string().contains("at most 60s, 61s were"), "{error}");
+        }
+        assert_eq!(cluster.reads().len(), sent, "nothing was sent");
+        let longest = ReadOptions { deadline: Some(Duration::from_secs(60)), ..ReadOptions::default() };
+        client.get_with("k000", longest).await.unwrap();
+    });
+}
+
+#[test]
+fn a_policy_with_extra_copies_that_a_scan_names_is_an_error_that_says_what_has_an_effect() {
+    run(async {
+        let (cluster, client) = bed(10).await;
+        for (policy, right) in [
+            (ReadPolicy::HEDGED, "`untied`"),
+            (ReadPolicy::UNTIED.with_rescue(), "`untied`"),
+            (ReadPolicy::TIED3.with_rescue(), "`tied3`"),
+        ] {
+            let read = ReadOptions { policy: Some(policy), ..pages(10).read };
+            let refused = [
+                client.scan(&ScanRange::all(), ScanOptions { read: read.clone(), ..pages(10) }).map(drop),
+                client.view(1).count(&ScanRange::all(), read.clone()).await.map(drop),
+                client.view(1).exists("k001", read).await.map(drop),
+            ];
+            for error in refused.map(Result::unwrap_err) {
+                assert_eq!(error.code(), Some(ErrorCode::Unsupported));
+                assert!(error.to_string().contains(right), "{error}");
+            }
+        }
+        assert!(scans(&cluster).is_empty(), "nothing was sent");
+        let tied = ReadOptions { policy: Some(ReadPolicy::TIED2), ..pages(10).read };
+        assert_eq!(client.view(1).count(&ScanRange::all(), tied).await.unwrap(), 10);
     });
 }
 

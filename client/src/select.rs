@@ -2,6 +2,8 @@
 //!
 //! Random by default: ties then find the shortest of several queues by themselves, and clients do not herd.
 //! Power of two (Mitzenmacher 2001) and C3 (Suresh et al., NSDI 2015, cubic replica ranking) serve untied reads.
+//! A refusal comes fast and leaves no copy out, so that who refuses everything looks idle: bad answers count as copies
+//! that are still out (the "sinkhole" of Least-Loaded Round Robin, *Site Reliability Engineering*, chapter 20).
 //! It ranks; whether a replica may get a copy at all is decided by the race, what is measured comes from replies.
 
 use crate::copies::Order;
@@ -10,6 +12,7 @@ use rand::seq::SliceRandom;
 use smallvec::SmallVec;
 use std::time::Duration;
 use tiedkv_protocol::ids::NodeId;
+use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::response::Service;
 
 /// How the first replica is chosen.
@@ -18,7 +21,7 @@ pub enum Choice {
     /// Uniformly.
     #[default]
     Random,
-    /// The better of two random ones by own copies out + reported depth.
+    /// The better of two random ones by own copies out (bad answers weigh as such) + reported depth.
     PowerOfTwo,
     /// By C3's score.
     C3,
@@ -37,12 +40,23 @@ pub struct Load {
     pub service: f64,
     /// Good answers seen.
     pub answers: u32,
+    /// Bad answers seen lately, as of `bad_at`: each weighs as a copy that is out. At most 16, halved every second.
+    pub bad_answers: f64,
+    /// When they were counted.
+    pub bad_at: Moment,
 }
 
 /// A replica with fewer good answers than this is unknown.
 const KNOWN_AFTER: u32 = 3;
 /// Most own copies out at an unknown replica before it ranks behind those that are known.
 const PROBES_OUT_MAX: u32 = 2;
+
+/// Most that bad answers may weigh: a replica that refused for long is asked again some seconds after it stopped.
+const BAD_ANSWERS_MAX: f64 = 16.0;
+/// What bad answers weigh is halved in this time.
+const BAD_ANSWERS_HALF_LIFE: Duration = Duration::from_secs(1);
+/// Below this they are forgotten.
+const BAD_ANSWERS_MIN: f64 = 0.05;
 
 /// Weight of a new sample in the smoothed values (C3 uses 0.1 of the old; a client view here sees fewer samples).
 const NEW_SAMPLE: f64 = 0.3;
@@ -58,19 +72,43 @@ impl Load {
         self.latency = mix(self.latency, latency.as_secs_f64());
     }
 
-    /// Too little is known to rank it, and it has as many probes out as it may.
+    /// A bad answer came: a refusal or a failure.
+    pub fn answered_badly(&mut self, now: Moment) {
+        let before = self.as_of(now).bad_answers;
+        self.bad_answers = (before + 1.0).min(BAD_ANSWERS_MAX);
+        self.bad_at = self.bad_at.max(now);
+    }
+
+    /// The same now: what bad answers weigh has decayed.
+    #[must_use]
+    pub fn as_of(self, now: Moment) -> Self {
+        if self.bad_answers <= 0.0 {
+            return self;
+        }
+        let halvings = now.since(self.bad_at).as_secs_f64() / BAD_ANSWERS_HALF_LIFE.as_secs_f64();
+        let left = self.bad_answers * (-halvings).exp2();
+        let bad_answers = if left < BAD_ANSWERS_MIN { 0.0 } else { left };
+        Self { bad_answers, bad_at: self.bad_at.max(now), ..self }
+    }
+
+    /// Own copies out and what weighs as such.
+    fn out(&self) -> f64 {
+        f64::from(self.outstanding) + self.bad_answers
+    }
+
+    /// Too little is known to rank it, and it has as many probes out as it may, or refused some of them lately.
     pub fn probed_enough(&self) -> bool {
-        self.answers < KNOWN_AFTER && self.outstanding >= PROBES_OUT_MAX
+        self.answers < KNOWN_AFTER && self.out() > f64::from(PROBES_OUT_MAX - 1)
     }
 
-    /// Own copies out + reported depth: lower is better.
+    /// Own copies out, what weighs as such, and the reported depth: lower is better.
     pub fn queue(&self) -> f64 {
-        f64::from(self.outstanding) + self.depth
+        self.out() + self.depth
     }
 
-    /// C3's score: latency - service + (1 + outstanding x clients + depth)^3 x service; lower is better.
+    /// C3's score: latency - service + (1 + out x clients + depth)^3 x service; lower is better.
     pub fn c3(&self, clients: f64) -> f64 {
-        let queue = 1.0 + f64::from(self.outstanding) * clients + self.depth;
+        let queue = 1.0 + self.out() * clients + self.depth;
         self.latency - self.service + queue.powi(3) * self.service
     }
 }
@@ -149,13 +187,15 @@ mod tests {
     use rand::rngs::StdRng;
 
     fn load() -> impl Strategy<Value = Load> {
-        (0_u32..20, 0.0_f64..30.0, 0.0_f64..0.5, 0.0_f64..0.1, 0_u32..6).prop_map(
-            |(outstanding, depth, latency, service, answers)| Load {
+        (0_u32..20, 0.0_f64..30.0, 0.0_f64..0.5, 0.0_f64..0.1, 0_u32..6, 0.0_f64..16.0).prop_map(
+            |(outstanding, depth, latency, service, answers, bad_answers)| Load {
                 outstanding,
                 depth,
                 latency,
                 service,
                 answers,
+                bad_answers,
+                bad_at: Moment::ZERO,
             },
         )
     }
@@ -190,6 +230,30 @@ mod tests {
                 let before = order(choice, 3.0, &candidates(&loads), &mut StdRng::seed_from_u64(seed));
                 let after = order(choice, 3.0, &worse, &mut StdRng::seed_from_u64(seed));
                 prop_assert!(place(&after, node) >= place(&before, node), "{choice:?}: {before:?} {after:?}");
+            }
+        }
+
+        #[test]
+        fn a_replica_that_refuses_never_ranks_better_than_the_same_one_that_does_not(
+            loads in prop::collection::vec(load(), 2..6),
+            which in 0_usize..6,
+            (refusals_ms, later_ms) in (prop::collection::vec(0_u64..4_000, 1..40), 0_u64..8_000),
+            seed: u64,
+        ) {
+            let which = which % loads.len();
+            let at = |ms: u64| Moment::ZERO + Duration::from_millis(ms);
+            let mut refusing = loads.clone();
+            // In the order of their arrival or not: answers of several links overtake each other.
+            refusals_ms.iter().for_each(|ms| refusing[which].answered_badly(at(*ms)));
+            prop_assert!(refusing[which].bad_answers <= BAD_ANSWERS_MAX);
+            let now = at(4_000 + later_ms);
+            for choice in [Choice::Random, Choice::PowerOfTwo, Choice::C3] {
+                let rank = |loads: &[Load]| {
+                    let now: Vec<Load> = loads.iter().map(|load| load.as_of(now)).collect();
+                    let order = order(choice, 3.0, &candidates(&now), &mut StdRng::seed_from_u64(seed));
+                    place(&order, NodeId(which as u64 + 1))
+                };
+                prop_assert!(rank(&refusing) >= rank(&loads), "{choice:?}");
             }
         }
 
@@ -247,6 +311,27 @@ mod tests {
                 }
             }
             assert_eq!(probes, PROBES_OUT_MAX, "{choice:?}");
+        }
+    }
+
+    #[test]
+    fn who_refuses_at_once_is_no_idle_replica_and_is_asked_again_when_it_stops() {
+        let known = Load { answers: 9, latency: 0.009, service: 0.005, depth: 1.0, ..Load::default() };
+        let at = |ms: u64| Moment::ZERO + Duration::from_millis(ms);
+        for choice in [Choice::PowerOfTwo, Choice::C3] {
+            for mut refusing in [Load { depth: 0.0, ..known }, Load::default()] {
+                let mut rng = StdRng::seed_from_u64(5);
+                let mut first = |load: Load| {
+                    let loads = candidates(&[known, known, load]);
+                    let orders = (0..100).map(|_| order(choice, 1.0, &loads, &mut rng)[0]);
+                    orders.filter(|node| *node == NodeId(3)).count()
+                };
+                assert!(first(refusing) > 0, "{choice:?}: idle");
+                (0..1_000).for_each(|n| refusing.answered_badly(at(n)));
+                assert_eq!(first(refusing.as_of(at(1_000))), 0, "{choice:?}: it refused everything");
+                assert!(first(refusing.as_of(at(10_000))) > 0, "{choice:?}: long ago");
+                assert_eq!(refusing.as_of(at(10_000)).queue(), refusing.depth);
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use crate::config::{Config, ConfigError};
 use crate::connections::Connections;
 use crate::dial::Dialler;
 use crate::error::{Cause, CopyFate, CopyReport, Error};
+use crate::options::deadline_of;
 use crate::report::NodeView;
 use crate::stats::Stats;
 use crate::switch_file;
@@ -21,7 +22,6 @@ use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::hello::Topology;
 use tiedkv_protocol::ids::{ClientId, ClusterId, NodeId, Position};
-use tiedkv_protocol::limits::TIME_LEFT_MAX;
 use tiedkv_protocol::request::{AdminOperation, CopyKind, IdempotencyKey};
 use tiedkv_protocol::response::Failure;
 
@@ -117,7 +117,7 @@ impl Shared {
         deadline: Duration,
     ) -> Result<Bytes, Error> {
         let began = clock::now();
-        let deadline = deadline.min(TIME_LEFT_MAX);
+        let deadline = deadline_of(Some(deadline), deadline)?;
         let until = began + deadline;
         let connections = &self.connections;
         let fail = |cause, fate: Option<CopyFate>| {

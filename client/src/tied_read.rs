@@ -15,7 +15,7 @@ use crate::error::{Cause, CopyFate, Error};
 use crate::exchange::Handed;
 use crate::mailbox::{Mail, Mailbox};
 use crate::operation::{LevelName, Operation};
-use crate::options::{Level, ReadOptions};
+use crate::options::{Level, ReadOptions, deadline_of};
 use crate::race::Race;
 use crate::read_end::GoodAnswer;
 use crate::report::Read;
@@ -33,7 +33,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tiedkv_protocol::error::ErrorCode;
 use tiedkv_protocol::ids::{NodeId, Position};
-use tiedkv_protocol::limits::{KEY_BYTES_MAX, TIME_LEFT_MAX};
+use tiedkv_protocol::limits::KEY_BYTES_MAX;
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::{CopyKind, ReadLevel, ReadOperation, ReadRequest};
 use tiedkv_protocol::response::{Failure, Found, ReadReply, Service};
@@ -75,7 +75,7 @@ pub(crate) struct Whole<'o> {
 /// Dropping the future withdraws every copy.
 pub(crate) async fn read(view: &Arc<ViewInner>, whole: Whole<'_>) -> Result<GoodAnswer, Error> {
     let Whole { what, options, operation, call, began } = whole;
-    let deadline = options.deadline.unwrap_or(view.shared.config().deadline).min(TIME_LEFT_MAX);
+    let deadline = deadline_of(options.deadline, view.shared.config().deadline)?;
     let until = began + deadline;
     check_options(options)?;
     let (level, name) = level_of(view, options)?;
@@ -420,15 +420,16 @@ impl<'v> Running<'v> {
         let copy = CopyIndex(index);
         let answer = self.judge(&reply);
         let sent = self.race.copies().get(usize::from(index)).copied();
+        let service = self.chosen.table.without_old_ceiling(reply.service, engine.control.ceiling().version);
         if let (Some(sent), Some(known)) = (sent, self.copies.get_mut(usize::from(index))) {
             let code = reply.outcome.as_ref().err().map(|failure| failure.code);
             known.service = Some(reply.service);
             if code.is_none() && !self.chosen.what.is_short() {
                 // How long a page takes says nothing about the node's gets.
-                let Service { node, flags, unhealthy_pairs, .. } = reply.service;
+                let Service { node, flags, unhealthy_pairs, .. } = service;
                 engine.heard(node, flags, unhealthy_pairs);
             } else {
-                let service = reply.service.of_one(self.chosen.what.gets());
+                let service = service.of_one(self.chosen.what.gets());
                 engine.answered(received.since(known.sent), &service, code, received);
             }
             if known.fate.is_none() {

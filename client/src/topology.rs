@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tiedkv_protocol::hello::Topology;
 use tiedkv_protocol::ids::{NodeId, SHARD_ZERO};
 use tiedkv_protocol::limits::MEMBERS_MAX;
+use tiedkv_protocol::response::Service;
 
 /// See the head of this room.
 #[derive(Debug)]
@@ -49,6 +50,16 @@ impl Table {
         }
         let bits = self.topology.members.iter().take(64).enumerate().filter(|(_, member)| !member.learner);
         bits.enumerate().fold(0, |kept, (to, (from, _))| kept | ((pairs >> from & 1) << to))
+    }
+
+    /// What a node says with an answer, without what an older ceiling than `newest` makes it say.
+    pub(crate) fn without_old_ceiling(&self, mut service: Service, newest: u64) -> Service {
+        if service.flags != 0
+            && let Some(peer) = self.peer(service.node)
+        {
+            service.flags = peer.without_old_ceiling(service.flags, newest);
+        }
+        service
     }
 
     /// What `heard` changes; `None` if it is no news. Equal versions are news only when they name a leader.

@@ -75,8 +75,10 @@ impl Own {
             self.engine.members(&self.nodes);
         }
         self.obey(board, now);
+        let newest = self.engine.control.ceiling().version;
         for peer in &table.peers {
-            self.engine.heard(peer.node, peer.flags(), table.pairs_of_replicas(peer.unhealthy_pairs()));
+            let said = peer.without_old_ceiling(peer.flags(), newest);
+            self.engine.heard(peer.node, said, table.pairs_of_replicas(peer.unhealthy_pairs()));
         }
     }
 
@@ -310,6 +312,54 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pace::{Pace, PaceSettings};
+    use crate::peer::Peer;
+    use tiedkv_protocol::hello::{Ceiling, Member, Mode, Topology};
+    use tiedkv_protocol::response::{Service, flags};
+
+    #[test]
+    fn what_an_old_ceiling_makes_a_node_say_does_not_count_once_a_newer_one_is_known() {
+        let member = Member {
+            node: NodeId(2),
+            zone: String::new(),
+            client_address: "a:1".to_owned(),
+            peer_address: String::new(),
+            cancel_address: String::new(),
+            learner: false,
+        };
+        let peer = Arc::new(Peer::new(member.clone(), Pace::new(PaceSettings::default())));
+        let topology = Topology { version: 1, shard: SHARD_ZERO, members: vec![member], leader: None };
+        let table = Table { topology, peers: vec![peer.clone()] };
+        let board = Switchboard::default();
+        let mut own = Own::new(StdRng::seed_from_u64(1), EngineSettings::default());
+        let obeyed = |own: &mut Own| {
+            own.sync(&[Replica { node: NodeId(2), zone: "", down: false }], &table, &board, clock::now());
+            (own.engine.gate.ties_off(), own.engine.gate.no_extra_copies())
+        };
+        let off = Ceiling { version: 1, mode: Mode::Off, ..Ceiling::default() };
+        peer.heard_ceiling(&off);
+        board.learn_ceiling(off);
+        peer.heard_flags(off.flags() | flags::BUSY, 0);
+        assert_eq!(obeyed(&mut own), (true, true));
+        // Another node tells that it was taken back; this one follows late.
+        let on = Ceiling { version: 2, ..Ceiling::default() };
+        board.learn_ceiling(on);
+        assert_eq!(obeyed(&mut own), (false, false));
+        let answer = Service {
+            node: NodeId(2),
+            started: true,
+            queue_wait_us: 0,
+            service_time_us: 0,
+            queue_depth: 0,
+            flags: peer.flags(),
+            unhealthy_pairs: 0,
+        };
+        assert_eq!(table.without_old_ceiling(answer, 1).flags, off.flags() | flags::BUSY);
+        assert_eq!(table.without_old_ceiling(answer, 2).flags, flags::BUSY, "what it says of itself counts");
+        // It knows the newest and says so all the same: that is its own judgement.
+        peer.heard_ceiling(&on);
+        assert_eq!(obeyed(&mut own), (true, true));
+    }
 
     #[test]
     fn a_lost_link_is_one_failure_however_many_copies_it_owed() {

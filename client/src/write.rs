@@ -7,7 +7,7 @@ use crate::clock;
 use crate::conditional::{Applied, Conditional, Unmet};
 use crate::connections::Connections;
 use crate::error::{Cause, CopyFate, CopyReport, Error};
-use crate::options::WriteOptions;
+use crate::options::{WriteOptions, deadline_of};
 use crate::peer::Peer;
 use crate::report::WriteReport;
 use crate::retry::{BackoffSettings, backoff};
@@ -20,7 +20,7 @@ use std::time::Duration;
 use tiedkv_protocol::atomic::{Atomic, WriteDetail};
 use tiedkv_protocol::error::{ErrorCode, Move};
 use tiedkv_protocol::ids::{NodeId, Position, RequestId, SHARD_ZERO};
-use tiedkv_protocol::limits::{TIME_LEFT_MAX, VALUE_BYTES_MAX};
+use tiedkv_protocol::limits::VALUE_BYTES_MAX;
 use tiedkv_protocol::moment::Moment;
 use tiedkv_protocol::request::{CopyKind, IdempotencyKey, WriteOperation, WriteRequest};
 use tiedkv_protocol::response::{Failure, Written};
@@ -99,7 +99,7 @@ async fn settle(
     options: WriteOptions,
 ) -> Result<Settled, Error> {
     let began = clock::now();
-    let deadline = options.deadline.unwrap_or(view.shared.config().deadline).min(TIME_LEFT_MAX);
+    let deadline = deadline_of(options.deadline, view.shared.config().deadline)?;
     let own_key = options.idempotency.is_none();
     let idempotency = options.idempotency.unwrap_or_else(|| view.shared.idempotency(view.seen()));
     view.shared.connections().counters.writes.fetch_add(1, Relaxed);

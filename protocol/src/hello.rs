@@ -1,7 +1,7 @@
 //! The first messages of a connection, the topology, and the operator's ceiling for read policies.
 
 use crate::ids::{ClientId, ClusterId, NodeId, ShardId, Zone};
-use crate::response::Failure;
+use crate::response::{Failure, flags};
 use serde::{Deserialize, Serialize};
 
 /// First frame of a client on a connection.
@@ -161,6 +161,22 @@ impl Default for Ceiling {
     }
 }
 
+impl Ceiling {
+    /// What a node that it holds for says of it in the flags of each answer. Nothing of a share, nor of `Observe`: those
+    /// would keep clients from observing what they leave out.
+    pub fn flags(&self) -> u8 {
+        let off = self.mode == Mode::Off;
+        let mut bits = 0;
+        if off || self.copies_max < 2 {
+            bits |= flags::TIES_OFF;
+        }
+        if off || self.budget_ppm == Some(0) {
+            bits |= flags::NO_EXTRA_COPIES;
+        }
+        bits
+    }
+}
+
 /// Sent unasked by a node: what changed since `Welcome`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
@@ -170,4 +186,21 @@ pub enum Notice {
     Ceiling(Ceiling),
     /// The connection was refused or a frame on it could not be tied to a request.
     Refused(Failure),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ceiling_is_told_in_flags_as_far_as_it_forbids() {
+        assert_eq!(Ceiling::default().flags(), 0);
+        assert_eq!(Ceiling { copies_max: 1, ..Ceiling::default() }.flags(), flags::TIES_OFF);
+        assert_eq!(Ceiling { budget_ppm: Some(0), ..Ceiling::default() }.flags(), flags::NO_EXTRA_COPIES);
+        let off = Ceiling { mode: Mode::Off, ..Ceiling::default() };
+        assert_eq!(off.flags(), flags::TIES_OFF | flags::NO_EXTRA_COPIES);
+        let observed = Ceiling { share_ppm: 0, ..Ceiling::default() };
+        assert_eq!(observed.flags(), 0, "a share of 0 observes every read");
+        assert_eq!(Ceiling { mode: Mode::Observe, ..Ceiling::default() }.flags(), 0);
+    }
 }

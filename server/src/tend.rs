@@ -4,7 +4,6 @@
 use crate::admin::status::Observer;
 use std::sync::Arc;
 use std::time::Duration;
-use tiedkv_protocol::hello::{Ceiling, Mode};
 use tiedkv_protocol::response::flags;
 
 const PAUSE: Duration = Duration::from_secs(1);
@@ -65,22 +64,9 @@ pub async fn run(node: Arc<Observer>) {
         }
         let ceiling = changes.borrow_and_update().ceiling;
         node.path.set_members(node.directory.nodes());
-        ceiling_bits = flags_of(&ceiling);
+        ceiling_bits = ceiling.flags();
         node.path.set_flags(ceiling_bits | utilisation.bits());
     }
-}
-
-/// What a ceiling means for clients that know only the flags of an answer.
-fn flags_of(ceiling: &Ceiling) -> u8 {
-    let off = ceiling.mode == Mode::Off || ceiling.share_ppm == 0;
-    let mut bits = 0;
-    if off || ceiling.copies_max < 2 {
-        bits |= flags::TIES_OFF;
-    }
-    if off || ceiling.budget_ppm == Some(0) {
-        bits |= flags::NO_EXTRA_COPIES;
-    }
-    bits
 }
 
 #[cfg(test)]
@@ -96,14 +82,5 @@ mod tests {
         assert!((0..1_000).all(|_| !utilisation.look(0.77)), "77 % turns nothing off");
         assert!((0..1_000).any(|_| utilisation.look(0.70)));
         assert!((0..1_000).all(|_| !utilisation.look(0.78)), "and 78 % nothing on");
-    }
-
-    #[test]
-    fn a_ceiling_reaches_clients_that_know_only_flags() {
-        assert_eq!(flags_of(&Ceiling::default()), 0);
-        assert_eq!(flags_of(&Ceiling { copies_max: 1, ..Ceiling::default() }), flags::TIES_OFF);
-        assert_eq!(flags_of(&Ceiling { budget_ppm: Some(0), ..Ceiling::default() }), flags::NO_EXTRA_COPIES);
-        let off = Ceiling { mode: Mode::Off, ..Ceiling::default() };
-        assert_eq!(flags_of(&off), flags::TIES_OFF | flags::NO_EXTRA_COPIES);
     }
 }

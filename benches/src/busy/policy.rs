@@ -6,6 +6,7 @@ use crate::scenes::VIEWS;
 use std::borrow::Cow;
 use std::time::Duration;
 use tiedkv_client::gate::GateSettings;
+use tiedkv_client::operation::{Operation, SortName};
 use tiedkv_client::options::BadChoice;
 use tiedkv_client::select::Choice;
 use tiedkv_client::{Config, ReadPolicy};
@@ -33,6 +34,9 @@ pub enum ClientKind {
     Tower,
 }
 
+/// Each read names its policy; a delay of hedges is a setting of a client with a policy that hedges.
+const GETS: SortName = SortName { operation: Operation::Get, level: None };
+
 impl ClientKind {
     /// It needs to know the one-way latency of the cluster.
     pub fn needs_one_way(self) -> bool {
@@ -54,7 +58,9 @@ impl ClientKind {
             | Self::HedgeAfter(_)
             | Self::Tower => Choice::Random,
         };
-        engine.clients = VIEWS as f64;
+        if self == Self::C3 {
+            engine.clients = VIEWS as f64;
+        }
         match self {
             Self::TieDelay(micros) => {
                 let delay = Duration::from_micros(micros);
@@ -65,11 +71,15 @@ impl ClientKind {
                 (config.tie_delay_floor, config.tie_delay_cap) = (delay, delay);
             }
             Self::HedgeAt(percentile) => {
+                config.policies.set(GETS, ReadPolicy::HEDGED);
                 engine.latency.hedge_quantile = f64::from(percentile) / 100.0;
                 // The budget must not be what is measured.
                 engine.budget.ratio = 1.0;
             }
-            Self::HedgeAfter(micros) => engine.latency.hedge_fixed = Some(Duration::from_micros(micros)),
+            Self::HedgeAfter(micros) => {
+                config.policies.set(GETS, ReadPolicy::HEDGED);
+                engine.latency.hedge_fixed = Some(Duration::from_micros(micros));
+            }
             Self::Plain | Self::Gated | Self::PowerOfTwo | Self::C3 | Self::Tower => {}
         }
     }
@@ -256,6 +266,13 @@ mod tests {
         for policy in POLICIES {
             policy.client.set(&mut config, Duration::ZERO);
             assert_eq!(config.engine.gate.is_some(), policy.name == "default", "{}", policy.name);
+        }
+        let kinds =
+            POLICIES.map(|policy| policy.client).into_iter().chain(swept.iter().map(|policy| policy.client));
+        for kind in kinds.chain([ClientKind::HedgeAfter(21_500)]) {
+            let mut config = Config::new(["localhost:1"], "certs");
+            kind.set(&mut config);
+            assert_eq!(config.check(), Ok(()), "{kind:?}");
         }
     }
 

@@ -298,6 +298,8 @@ impl Caller {
 
 /// Reads up to `rows` rows from `key` on.
 async fn scan(view: &View, key: Bytes, rows: u32, read: ReadOptions) -> Result<(), Error> {
+    // Pages have neither hedges nor rescues, and a call that names one is refused.
+    let read = ReadOptions { policy: read.policy.map(ReadPolicy::without_extras), ..read };
     let options = ScanOptions { limit: Some(rows.into()), page_rows: rows.max(1), read, ..ScanOptions::default() };
     let mut scan = view.scan(&ScanRange::starting_at(key), options)?;
     while scan.next().await?.is_some() {}

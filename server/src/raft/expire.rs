@@ -39,6 +39,9 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 const CHANGE_MAX: Duration = Duration::from_secs(5);
 /// Longest wait for the clock of another member.
 const CLOCK_MAX: Duration = Duration::from_secs(1);
+/// How long writes wait for members of whom too few answer, each at most [`CLOCK_MAX`]; links may still be made after a
+/// start. Afterwards they go on with what log time allows.
+const UNANSWERED_MAX: Duration = Duration::from_secs(2);
 
 /// What keeps time on one member.
 pub(super) struct Keeper {
@@ -55,30 +58,71 @@ pub struct SharedTime {
     time: Mutex<LogTime>,
     /// A stamp was held back, and the others have not been asked since.
     held: watch::Sender<bool>,
-    /// When they were asked last.
-    asked: Mutex<Option<Moment>>,
+    /// What became of the last question.
+    asked: Mutex<Asked>,
+}
+
+/// What became of a question for the clocks of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// None was put.
+    Never,
+    /// It was answered then.
+    Answered(Moment),
+    /// Too few have answered since then.
+    Unanswered(Moment),
+}
+
+impl Asked {
+    /// Whether a stamp that is held back may be waited for.
+    fn pays(self, now: Moment) -> bool {
+        match self {
+            Self::Never => true,
+            Self::Answered(at) => now.since(at) >= TICK,
+            Self::Unanswered(since) => now.since(since) < UNANSWERED_MAX,
+        }
+    }
 }
 
 impl SharedTime {
     /// After the last entry applied before the start.
     pub fn new(stamp_ms: u64) -> Arc<Self> {
         let time = Mutex::new(LogTime::new(stamp_ms, clock::now()));
-        Arc::new(Self { time, held: watch::Sender::new(false), asked: Mutex::new(None) })
+        Arc::new(Self { time, held: watch::Sender::new(false), asked: Mutex::new(Asked::Never) })
     }
 
     /// The stamp of entries that are made now. Waits, at most [`CLOCK_MAX`], while the others are asked whether log time
-    /// may follow this node's clock, but not again within [`TICK`]: a clock that is wrong costs a question a second.
+    /// may follow this node's clock, but not again within [`TICK`] of their answer: a clock that is wrong costs a
+    /// question a second.
     pub async fn stamp_ms(&self) -> u64 {
         let now = clock::now();
-        if self.time.lock().holds(wall_ms(), now) {
-            let mut held = self.held.subscribe();
-            self.held.send_if_modified(|held| !std::mem::replace(held, true));
-            let lately = self.asked.lock().is_some_and(|asked| now.since(asked) < TICK);
-            if !lately && timeout(CLOCK_MAX, held.wait_for(|held| !held)).await.is_err() {
-                tracing::debug!("nobody said in time whether log time may follow this node's clock");
-            }
+        let free = self.time.lock().free_stamp(wall_ms(), now);
+        if let Some(ms) = free {
+            return ms;
         }
-        self.time.lock().stamp(wall_ms(), clock::now()).ms
+        let mut held = self.held.subscribe();
+        self.held.send_if_modified(|held| !std::mem::replace(held, true));
+        let pays = self.asked.lock().pays(now);
+        if pays && timeout(CLOCK_MAX, held.wait_for(|held| !held)).await.is_err() {
+            tracing::debug!("nobody said in time whether log time may follow this node's clock");
+        }
+        self.time.lock().stamp(wall_ms(), clock::now())
+    }
+
+    /// A question is over; `answered`: enough members told their clocks. Gives the pause until the next one may be put:
+    /// one that was not answered is put again soon, and writes that wait for it wait on.
+    fn asked(&self, answered: bool, now: Moment) -> Duration {
+        let mut asked = self.asked.lock();
+        *asked = match *asked {
+            _ if answered => Asked::Answered(now),
+            Asked::Unanswered(since) => Asked::Unanswered(since),
+            Asked::Never | Asked::Answered(_) => Asked::Unanswered(now),
+        };
+        if !answered && asked.pays(now) {
+            return LOOK;
+        }
+        self.held.send_replace(false);
+        TICK
     }
 }
 
@@ -92,14 +136,12 @@ impl Keeper {
         tokio::join!(self.ask_when_held(), self.keep());
     }
 
-    /// Asks as soon as a stamp was held back, and at most once a [`TICK`].
+    /// Asks as soon as a stamp was held back, and at most once a [`TICK`] if the others answer.
     async fn ask_when_held(&self) {
         let mut held = self.time.held.subscribe();
         while held.wait_for(|held| *held).await.is_ok() {
-            self.ask().await;
-            *self.time.asked.lock() = Some(clock::now());
-            self.time.held.send_replace(false);
-            sleep(TICK).await;
+            let answered = self.ask().await;
+            sleep(self.time.asked(answered, clock::now())).await;
         }
     }
 
@@ -157,32 +199,37 @@ impl Keeper {
         }
     }
 
-    /// Asks the other members for their clocks, until log time may follow this one's or all have answered.
-    async fn ask(&self) {
+    /// Asks the other members for their clocks, until log time may follow this one's or all have answered. True if it
+    /// may, or if enough answered to say that it may not.
+    async fn ask(&self) -> bool {
         let members = self.topology.borrow().members.clone();
         let voters: Vec<&Member> = members.iter().filter(|member| !member.learner).collect();
         let others = voters.iter().filter(|member| member.node != self.own);
         let mut answers: FuturesUnordered<_> = others.map(|member| self.clock_of(member)).collect();
         let mut clocks = vec![wall_ms()];
         let mut further = false;
-        loop {
+        let held = loop {
             let held = {
                 let (mut time, now) = (self.time.time.lock(), clock::now());
                 further |= time.agree(clocks.clone(), voters.len(), now);
                 time.holds(wall_ms(), now)
             };
             if !held {
-                break;
+                break false;
             }
             // Those that answered first may be behind: only the others can tell then.
-            let Some(answer) = answers.next().await else { break };
+            let Some(answer) = answers.next().await else { break true };
             clocks.extend(answer);
-        }
+        };
+        let enough = clocks.len() > voters.len() / 2;
         if further {
             tracing::info!("log time goes on from the clocks of a majority");
-        } else {
+        } else if held && enough {
             tracing::warn!("this node's clock is ahead of those of a majority; log time does not follow it");
+        } else if held {
+            tracing::debug!(told = clocks.len(), members = voters.len(), "too few members told their clocks");
         }
+        !held || enough
     }
 
     async fn clock_of(&self, member: &Member) -> Option<u64> {
@@ -222,5 +269,54 @@ impl Seen {
         if stamp_ms != self.stamp_ms {
             *self = Self { stamp_ms, at: now };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use std::pin::{Pin, pin};
+    use std::task::Poll;
+
+    /// Log time that stands a day behind the wall clock, as after an outage.
+    fn a_day_behind() -> Arc<SharedTime> {
+        SharedTime::new(wall_ms() - 86_400_000)
+    }
+
+    /// Polls once.
+    async fn waits(mut stamp: Pin<&mut impl Future<Output = u64>>) -> bool {
+        poll_fn(|context| Poll::Ready(stamp.as_mut().poll(context).is_pending())).await
+    }
+
+    #[tokio::test]
+    async fn a_write_waits_on_when_nobody_answered_and_is_stamped_right_when_a_majority_did() {
+        let time = a_day_behind();
+        let begun = wall_ms();
+        let mut stamped = pin!(time.stamp_ms());
+        assert!(waits(stamped.as_mut()).await && *time.held.borrow(), "the others are to be asked");
+        assert_eq!(time.asked(false, clock::now()), LOOK, "asked again soon");
+        assert!(waits(stamped.as_mut()).await && *time.held.borrow(), "nobody answered");
+        let mut later = pin!(time.stamp_ms());
+        assert!(waits(later.as_mut()).await, "nor does a later write take the stale stamp");
+        assert!(time.time.lock().agree(vec![wall_ms(), wall_ms(), 0], 3, clock::now()));
+        assert_eq!(time.asked(true, clock::now()), TICK);
+        assert!(stamped.await >= begun && later.await >= begun);
+    }
+
+    #[test]
+    fn waiting_for_answers_has_an_end_and_pays_again_after_them() {
+        let time = a_day_behind();
+        let at = |span: Duration| Moment::ZERO + span;
+        let pays = |now: Moment| time.asked.lock().pays(now);
+        assert!(pays(Moment::ZERO));
+        assert_eq!(time.asked(false, Moment::ZERO), LOOK);
+        assert!(pays(at(UNANSWERED_MAX / 2)));
+        assert_eq!(time.asked(false, at(UNANSWERED_MAX / 2)), LOOK);
+        assert_eq!(time.asked(false, at(UNANSWERED_MAX)), TICK, "since the first that was not answered");
+        assert!(!pays(at(UNANSWERED_MAX)) && !*time.held.borrow(), "writes go on");
+        assert_eq!(time.asked(true, at(UNANSWERED_MAX * 2)), TICK);
+        assert!(!pays(at(UNANSWERED_MAX * 2)) && pays(at(UNANSWERED_MAX * 2 + TICK)));
+        assert_eq!(time.asked(false, at(UNANSWERED_MAX * 4)), LOOK, "counted anew");
     }
 }

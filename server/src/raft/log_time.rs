@@ -19,15 +19,6 @@ pub struct LogTime {
     last_ms: u64,
 }
 
-/// A stamp for the next entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
-    /// Milliseconds since the Unix epoch.
-    pub ms: u64,
-    /// The wall clock is further ahead: the others must be asked.
-    pub held: bool,
-}
-
 impl LogTime {
     /// After the last entry that is known, now.
     pub fn new(stamp_ms: u64, now: Moment) -> Self {
@@ -45,14 +36,20 @@ impl LogTime {
         self.anchor_ms.saturating_add(passed).saturating_add(STEP_MAX_MS)
     }
 
-    /// The stamp of an entry that is made now. Before the first stamp of all (0) any wall clock is believed.
-    pub fn stamp(&mut self, wall_ms: u64, now: Moment) -> Stamp {
-        let (held, most) = (self.holds(wall_ms, now), self.most(now));
+    /// The stamp of an entry that is made now, milliseconds since the Unix epoch; `None` if it would be held back: then
+    /// the others are to be asked first. Before the first stamp of all (0) any wall clock is believed.
+    pub fn free_stamp(&mut self, wall_ms: u64, now: Moment) -> Option<u64> {
+        (!self.holds(wall_ms, now)).then(|| self.stamp(wall_ms, now))
+    }
+
+    /// The same, held back where it must be.
+    pub fn stamp(&mut self, wall_ms: u64, now: Moment) -> u64 {
+        let believed = if self.holds(wall_ms, now) { self.most(now) } else { wall_ms };
         if self.last_ms == 0 {
             (self.anchor_ms, self.anchor_at) = (wall_ms, now);
         }
-        self.last_ms = self.last_ms.max(if held { most } else { wall_ms });
-        Stamp { ms: self.last_ms, held }
+        self.last_ms = self.last_ms.max(believed);
+        self.last_ms
     }
 
     /// An entry was applied; one of this member's own changes nothing.
@@ -92,8 +89,10 @@ mod tests {
     }
 
     fn stamp(time: &mut LogTime, wall_ms: u64, now_ms: u64) -> (u64, bool) {
-        let Stamp { ms, held } = time.stamp(wall_ms, at(now_ms));
-        (ms, held)
+        match time.free_stamp(wall_ms, at(now_ms)) {
+            Some(ms) => (ms, false),
+            None => (time.stamp(wall_ms, at(now_ms)), true),
+        }
     }
 
     #[test]
@@ -113,6 +112,16 @@ mod tests {
             // What it made is applied again and again.
             time.applied(ms, at(n));
         }
+    }
+
+    #[test]
+    fn a_stamp_that_would_be_held_back_is_not_made_until_it_is_asked_for() {
+        let mut time = LogTime::new(T, at(0));
+        let before = time;
+        assert_eq!(time.free_stamp(T + 3_600_000, at(1)), None);
+        assert_eq!(time, before, "nothing was stamped");
+        assert_eq!(time.free_stamp(T + 3, at(3)), Some(T + 3));
+        assert_eq!(time.stamp(T + 3_600_000, at(4)), T + 4 + STEP_MAX_MS);
     }
 
     #[test]
