@@ -271,7 +271,7 @@ mod tests {
             POLICIES.map(|policy| policy.client).into_iter().chain(swept.iter().map(|policy| policy.client));
         for kind in kinds.chain([ClientKind::HedgeAfter(21_500)]) {
             let mut config = Config::new(["localhost:1"], "certs");
-            kind.set(&mut config);
+            kind.set(&mut config, Duration::from_micros(100));
             assert_eq!(config.check(), Ok(()), "{kind:?}");
         }
     }

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tiedkv_client::scan::{ScanOptions, ScanRange};
-use tiedkv_client::{Client, Error, ReadOptions, View, WriteOptions};
+use tiedkv_client::{Client, Error, ReadOptions, ReadPolicy, View, WriteOptions};
 use tokio::task::JoinSet;
 
 /// Most calls in flight of an open loop: one more is an error of its own.
