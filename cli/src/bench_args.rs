@@ -31,7 +31,10 @@ Example:
 pub struct BenchPing {
     #[command(flatten)]
     pub connect: Connect,
-    /// Pings out at a time
+    /// Get this key instead of pinging: a get without anything that the client crate does
+    #[arg(long, value_name = "KEY")]
+    pub get: Option<String>,
+    /// Requests out at a time
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub concurrency: u32,
     /// How long

@@ -51,7 +51,8 @@ async fn measure(args: &BenchLevels, cluster: &LocalCluster, format: Format) -> 
     for round in 0..args.rounds {
         let address = cluster.nodes()[0].ports().client();
         let certs = cluster.certs();
-        let link = ping(&PingLoop { address, certs: &certs, concurrency: 1, duration: span / 2 }).await?;
+        let link =
+            ping(&PingLoop { address, certs: &certs, key: None, concurrency: 1, duration: span / 2 }).await?;
         // One, other, other, one: what drifts, such as the state of disk and tables, hits both alike.
         let pair = async |one, other, callers| {
             let calls = if round % 2 == 0 { [one, other] } else { [other, one] };

@@ -1,10 +1,11 @@
-//! `tiedkv bench ping`: bare frames on one stream to the first node of the connection string.
+//! `tiedkv bench ping`: bare pings or gets on one stream to the first node of the connection string.
 
 use crate::args::Format;
 use crate::bench_args::BenchPing;
 use crate::bench_run::span;
 use crate::connect::config;
-use crate::outcome::End;
+use crate::escape::unescape;
+use crate::outcome::{End, usage};
 use crate::output;
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -21,7 +22,8 @@ pub async fn run(args: &BenchPing, format: Format) -> Result<End> {
     let seed = config.seeds.first().context("no address")?;
     let mut addresses = tokio::net::lookup_host(seed).await.with_context(|| seed.clone())?;
     let address = addresses.next().with_context(|| format!("{seed} has no address"))?;
-    let plan = PingLoop { address, certs: &config.certs, concurrency: args.concurrency as usize, duration };
+    let key = args.get.as_deref().map(unescape).transpose().map_err(usage)?;
+    let plan = PingLoop { address, certs: &config.certs, key, concurrency: args.concurrency as usize, duration };
     let figures = play(&plan).await?;
     print(&figures, args.json.as_deref(), format)?;
     Ok(End::Ok)

@@ -140,7 +140,7 @@ impl<'c> Stand<'c> {
         let disk = tokio::task::spawn_blocking(move || fdatasyncs(&folder, span)).await??;
         let address = self.cluster.nodes()[0].ports().client();
         let certs = self.cluster.certs();
-        let link = ping(&PingLoop { address, certs: &certs, concurrency: 1, duration: span }).await?;
+        let link = ping(&PingLoop { address, certs: &certs, key: None, concurrency: 1, duration: span }).await?;
         let one = self.play(&self.stale, Calls::Put, 1, self.span).await?;
         let mut session_over_stale = Vec::new();
         for pair in 0..READ_PAIRS {

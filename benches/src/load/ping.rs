@@ -1,24 +1,26 @@
-//! The bare link: ping frames on one QUIC stream to one node, with nothing of the client crate in between. The
-//! floor that gets are compared with.
+//! The bare link: pings, or gets of one key, on one QUIC stream to one node, with nothing of the client crate in between.
+//! The floor that gets are compared with.
 
 use super::cpu;
 use crate::clock;
 use anyhow::{Context, Result, bail};
+use bytes::Bytes;
 use hdrhistogram::Histogram;
 use quinn::crypto::rustls::QuicClientConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tiedkv_protocol::frame::{FrameDecoder, FrameKind, encode};
+use tiedkv_protocol::codec;
+use tiedkv_protocol::frame::{Frame, FrameDecoder, FrameKind, encode};
 use tiedkv_protocol::hello::Hello;
 use tiedkv_protocol::identity::{ALPN_CLIENT, NODE_DNS_NAME};
-use tiedkv_protocol::ids::{ClientId, RequestId};
+use tiedkv_protocol::ids::{ClientId, ReadId, RequestId, SHARD_ZERO};
 use tiedkv_protocol::limits::PROTOCOL_VERSION;
-use tiedkv_protocol::request::Ping;
+use tiedkv_protocol::request::{Class, CopyKind, Ping, ReadLevel, ReadOperation, ReadRequest};
+use tiedkv_protocol::response::{Pong, ReadReply};
 
 /// Longest wait for the connection and for one answer.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -36,20 +38,22 @@ pub struct Figures {
     pub p50_us: u64,
     /// 99th percentile.
     pub p99_us: u64,
-    /// Pings that failed.
+    /// Gets that were refused.
     pub errors: u64,
-    /// Processor time of this process per ping, microseconds.
+    /// Processor time of this process per answer, microseconds.
     pub cpu_us_per_op: f64,
 }
 
 /// What to run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct PingLoop<'a> {
     /// The node's client port.
     pub address: SocketAddr,
     /// Folder of `ca.pem`, `client.pem` and `client.key`.
     pub certs: &'a Path,
-    /// Pings that are out at the same time, at least 1.
+    /// What to get, at level `stale`; `None` pings.
+    pub key: Option<Bytes>,
+    /// Requests that are out at the same time, at least 1.
     pub concurrency: usize,
     /// How long.
     pub duration: Duration,
@@ -100,31 +104,34 @@ impl Stream<'_> {
 
     async fn ping(&mut self, plan: &PingLoop<'_>) -> Result<Figures> {
         let mut round_trip: Histogram<u64> = Histogram::new_with_bounds(1, ROUND_TRIP_MAX_US, 3)?;
-        // Pings are answered in order, so the oldest send time belongs to the next answer.
-        let mut sent: VecDeque<Instant> = VecDeque::new();
+        // A request is named by its place here: lanes answer in any order.
+        let mut sent: Vec<Option<Instant>> = vec![None; plan.concurrency.max(1)];
+        let mut free: Vec<usize> = (0..sent.len()).rev().collect();
         let (begun, cpu_before) = (clock::now(), cpu::own());
         let end = begun + plan.duration;
-        let mut next = 0u64;
+        let (mut reads, mut errors) = (0u64, 0u64);
         let mut bytes = Vec::new();
         loop {
             bytes.clear();
             let now = clock::now();
-            while now < end && sent.len() < plan.concurrency.max(1) {
-                encode(FrameKind::Ping, &Ping { request: RequestId(next) }, &[], &mut bytes)?;
-                next += 1;
-                sent.push_back(now);
+            while now < end
+                && let Some(place) = free.pop()
+            {
+                request(place, plan.key.as_ref(), &mut reads, &mut bytes)?;
+                sent[place] = Some(now);
             }
             self.send.write_all(&bytes).await?;
-            if sent.is_empty() {
+            if free.len() == sent.len() {
                 break;
             }
             self.receive().await?;
             let now = clock::now();
             while let Some(frame) = self.decoder.next_frame()? {
-                if frame.kind == FrameKind::Pong
-                    && let Some(sent) = sent.pop_front()
-                {
-                    let took = u64::try_from((now - sent).as_micros()).unwrap_or(u64::MAX);
+                let Some((place, good)) = answer(&frame)? else { continue };
+                if let Some(at) = sent.get_mut(place).and_then(Option::take) {
+                    free.push(place);
+                    errors += u64::from(!good);
+                    let took = u64::try_from((now - at).as_micros()).unwrap_or(u64::MAX);
                     round_trip.saturating_record(took.max(1));
                 }
             }
@@ -134,7 +141,7 @@ impl Stream<'_> {
             ops_per_s: round_trip.len() as f64 / took.as_secs_f64(),
             p50_us: round_trip.value_at_quantile(0.5),
             p99_us: round_trip.value_at_quantile(0.99),
-            errors: 0,
+            errors,
             cpu_us_per_op: cpu_used.as_secs_f64() * 1e6 / round_trip.len().max(1) as f64,
         })
     }
@@ -147,6 +154,38 @@ impl Stream<'_> {
         }
         Ok(())
     }
+}
+
+/// Appends one request.
+fn request(place: usize, key: Option<&Bytes>, reads: &mut u64, out: &mut Vec<u8>) -> Result<()> {
+    let request = RequestId(place as u64);
+    let Some(key) = key else { return Ok(encode(FrameKind::Ping, &Ping { request }, &[], out)?) };
+    *reads += 1;
+    let read = ReadRequest {
+        request,
+        shard: SHARD_ZERO,
+        read: ReadId(u128::from(*reads)),
+        kind: CopyKind::First,
+        tie: None,
+        level: ReadLevel::Stale { bound_us: None },
+        class: Class::Interactive,
+        time_left_us: u64::try_from(DEADLINE.as_micros()).unwrap_or(u64::MAX),
+        operation: ReadOperation::Get { key: key.clone() },
+    };
+    Ok(encode(FrameKind::Read, &read, &[], out)?)
+}
+
+/// Which request is answered, and whether well; `None` for what nobody asked for.
+fn answer(frame: &Frame) -> Result<Option<(usize, bool)>> {
+    let (request, good) = match frame.kind {
+        FrameKind::Pong => (codec::decode::<Pong>(&frame.header)?.request, true),
+        FrameKind::ReadReply => {
+            let reply: ReadReply = codec::decode(&frame.header)?;
+            (reply.request, reply.outcome.is_ok())
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some((usize::try_from(request.0)?, good)))
 }
 
 fn local_address(target: SocketAddr) -> SocketAddr {
