@@ -191,8 +191,8 @@ Examples:
   tiedkv start --config node.toml
   tiedkv start --config node.toml --lanes 4 --print-config
 
-A setting comes from its flag, else from the environment (TIEDKV_LANES), else from the file (lanes = 4), else it has
-its default.")]
+A setting comes from its flag, else from the environment (TIEDKV_LANES), else from the file
+(lanes = 4), else it has its default.")]
 pub struct Start {
     /// Settings of the node (TOML)
     #[arg(long, value_name = "FILE")]
@@ -215,8 +215,8 @@ Examples:
   tiedkv certs --dir certs --add --nodes 4       a certificate for a fourth node
   tiedkv certs --dir certs --add --client web    one more client: web.pem; connect with certificate=web
 
-A client reads, writes and looks at figures. Members, leadership and ceiling need an operator: certificate=operator.
-No file is ever overwritten.")]
+A client reads, writes and looks at figures. Members, leadership and ceiling need an operator:
+certificate=operator. No file is ever overwritten.")]
 pub struct Certs {
     /// Where the files go
     #[arg(long, value_name = "DIR")]
@@ -275,8 +275,8 @@ Examples:
   tiedkv slow --cluster \"$URL\"
   tiedkv slow --cluster \"$URL\" --last 1 -o json
 
-A node keeps the newest copies that were with it for slow_read_us or longer. For one read, from the client's side, see
-tiedkv get --explain.")]
+A node keeps the newest copies that were with it for slow_read_us or longer. For one read, from
+the client's side, see tiedkv get --explain.")]
 pub struct Slow {
     #[command(flatten)]
     pub connect: Connect,
@@ -312,7 +312,8 @@ Examples:
   tiedkv put --cluster \"$URL\" greeting hello --idempotency-key 5eed.8.0     the same intent twice is done once
   tiedkv put --cluster \"$URL\" lease me --ttl 30s
 
-Key and value arguments may hold escapes: \\\\ \\n \\r \\t \\xNN. Standard input is taken byte for byte.")]
+Key and value arguments may hold escapes: \\\\ \\n \\r \\t \\xNN. Standard input is taken byte
+for byte.")]
 pub struct Put {
     #[command(flatten)]
     pub connect: Connect,

@@ -26,9 +26,9 @@ Examples:
   tiedkv scan --cluster \"$URL\" --prefix user/ --keys-only | tiedkv mget --cluster \"$URL\" -
   tiedkv mget --cluster \"$URL\" a b c --partial 0.6 --by 50ms     what is there after 50 ms, if it is enough
 
-Prints one line per key, in the order asked for: key and value in the form that can be pasted back (table), one JSON object
-(json), or the value's bytes and a line end (raw). A key that is absent, or was not answered in a partial answer, is said
-to be so, and the command ends with 1.")]
+Prints one line per key, in the order asked for: key and value in the form that can be pasted
+back (table), one JSON object (json), or the value's bytes and a line end (raw). A key that is
+absent, or was not answered in a partial answer, is said to be so, and the command ends with 1.")]
 pub struct MultiGet {
     #[command(flatten)]
     pub connect: Connect,
@@ -51,8 +51,9 @@ Examples:
   tiedkv scan --cluster \"$URL\" --prefix user/ -o json | jq .key
   tiedkv scan --cluster \"$URL\" --resume \"$TOKEN\" --limit 10 --token     the next ten
 
-Prints one line per key, in order: key and value in the form that can be pasted back (table), one JSON object (json),
-or the value's bytes, or the key's with --keys-only, and a line end (raw).")]
+Prints one line per key, in order: key and value in the form that can be pasted back (table),
+one JSON object (json), or the value's bytes, or the key's with --keys-only, and a line end
+(raw).")]
 pub struct Scan {
     #[command(flatten)]
     pub connect: Connect,
@@ -115,8 +116,8 @@ Examples:
   zcat users.jsonl.gz | tiedkv import --cluster \"$URL\"
   tiedkv import --cluster \"$URL\" --skip 120000 users.jsonl    go on behind 120,000 lines
 
-Takes what export writes. A key that is present is overwritten, so importing again does no harm; an import that fails
-says how many lines to skip.")]
+Takes what export writes. A key that is present is overwritten, so importing again does no harm;
+an import that fails says how many lines to skip.")]
 pub struct Import {
     #[command(flatten)]
     pub connect: Connect,
@@ -171,7 +172,8 @@ Examples:
   tiedkv incr --cluster \"$URL\" visits
   tiedkv incr --cluster \"$URL\" stock -3 -o raw
 
-An absent key is 0. A value that is no 64-bit number, or would not be one, is an error and stays as it is.")]
+An absent key is 0. A value that is no 64-bit number, or would not be one, is an error and stays
+as it is.")]
 pub struct Incr {
     #[command(flatten)]
     pub connect: Connect,

@@ -10,12 +10,13 @@ Examples:
   tiedkv shell --cluster \"$URL\"
   printf 'put a 1\\nincr a\\nget a\\n' | tiedkv shell --cluster \"$URL\"
 
-In the shell: the commands of tiedkv without `tiedkv` and --cluster; help, exit. Words are separated by spaces; '...' and
-\"...\" keep spaces; a backslash begins an escape of a key or value, also within quotes. All lines are one session: each
-sees what those before it wrote. A line that begins with a space is not kept in the history.
+In the shell: the commands of tiedkv without `tiedkv` and --cluster; help, exit. Words are
+separated by spaces; '...' and \"...\" keep spaces; a backslash begins an escape of a key or value,
+also within quotes. All lines are one session: each sees what those before it wrote. A line that
+begins with a space is not kept in the history.
 
-Without a terminal it reads lines and stops at the first that ends with 2 or more, with its exit code. Lines that begin
-with # are passed over.")]
+Without a terminal it reads lines and stops at the first that ends with 2 or more, with its exit
+code. Lines that begin with # are passed over.")]
 pub struct Shell {
     #[command(flatten)]
     pub connect: Connect,
@@ -34,9 +35,10 @@ Examples:
   tiedkv watch-latency --cluster \"$URL\" --count 1 --interval 5s -o json | jq '.replicas[].p99_us'
   tiedkv watch-latency --cluster \"$URL\" --duration 60s > latency.log
 
-Reads one key from every replica at a fixed rate, untied and stale, and shows how long that took from the planned send
-on. On a terminal the table is drawn again in place; elsewhere each look is printed below the one before, or is one line of
-JSON (-o json). NO_COLOR is obeyed. Ends with 3 if no replica ever answered.")]
+Reads one key from every replica at a fixed rate, untied and stale, and shows how long that took
+from the planned send on. On a terminal the table is drawn again in place; elsewhere each look
+is printed below the one before, or is one line of JSON (-o json). NO_COLOR is obeyed. Ends with
+3 if no replica ever answered.")]
 pub struct WatchLatency {
     #[command(flatten)]
     pub connect: Connect,

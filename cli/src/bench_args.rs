@@ -53,10 +53,11 @@ Examples:
   tiedkv bench run --cluster \"$URL\" --op put --concurrency 256 --duration 10s --json run.json
   tiedkv bench run --cluster \"$URL\" --mix get=85,multi_get=5,put=9,scan=1 --spread zipf --duration 30s
 
-With --rate latencies run from the planned send, so that a server that stands still shows; with --concurrency they
-hide such waits, and the rate is the figure. Without --policies reads are untied and stale unless the URL says
-otherwise. A policy of --policies is an order: every read is sent so, whether that pays or not. The name default is what a
-client does that was told nothing: tied2+rescue behind the gate, the budget and the hold-out. An interrupt ends the run
+With --rate latencies run from the planned send, so that a server that stands still shows; with
+--concurrency they hide such waits, and the rate is the figure. Without --policies reads are
+untied and stale unless the URL says otherwise. A policy of --policies is an order: every read
+is sent so, whether that pays or not. The name default is what a client does that was told
+nothing: tied2+rescue behind the gate, the budget and the hold-out. An interrupt ends the run
 and prints what it has.")]
 pub struct BenchRun {
     #[command(flatten)]
@@ -121,8 +122,9 @@ Examples:
 
   tiedkv bench busy --check --scenes storm,storm60            a part of it
 
-Scenes and policies are listed by --list. Exit code 1: a bound of --check or a relation of --quick is broken; 6: only
-relations of latencies of --quick, which a machine that stood still can break.")]
+Scenes and policies are listed by --list. Exit code 1: a bound of --check or a relation of
+--quick is broken; 6: only relations of latencies of --quick, which a machine that stood still
+can break.")]
 pub struct BenchBusy {
     /// Scenes, in order: names with commas between them, loads for load10 to load90, services, all, none [default:
     /// idle,busy,hard,load70; with --check: all that it needs]

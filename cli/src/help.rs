@@ -85,6 +85,21 @@ mod tests {
     }
 
     #[test]
+    fn what_stands_below_the_options_is_broken_where_it_is_written() {
+        fn look(command: &clap::Command, path: &str) {
+            let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            // Help is at most 100 wide; examples are lines of their own and may be broken.
+            for line in text.lines().filter(|line| !line.starts_with(' ')) {
+                assert!(line.chars().count() <= 98, "{path}: {line}");
+            }
+            for sub in command.get_subcommands() {
+                look(sub, &format!("{path} {}", sub.get_name()));
+            }
+        }
+        look(&Cli::command(), "tiedkv");
+    }
+
+    #[test]
     fn a_mistyped_command_names_the_nearest() {
         let told = |typed: &str| {
             let words: Vec<String> = format!("tiedkv {typed} key").split(' ').map(str::to_owned).collect();
