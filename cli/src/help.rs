@@ -96,7 +96,9 @@ mod tests {
                 look(sub, &format!("{path} {}", sub.get_name()));
             }
         }
-        look(&Cli::command(), "tiedkv");
+        for sub in Cli::command().get_subcommands() {
+            look(sub, sub.get_name());
+        }
     }
 
     #[test]
