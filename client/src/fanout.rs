@@ -198,7 +198,9 @@ async fn run(call: &MultiGet, partial: Option<Partial>) -> Result<PartialRead, M
     let completeness = so_far.share();
     match ended {
         Ok(()) => {
-            counters.multi_gets_partial.fetch_add(u64::from(answered < keys.len()), Relaxed);
+            let whole = answered == keys.len();
+            let count = if whole { &counters.multi_gets_whole } else { &counters.multi_gets_partial };
+            count.fetch_add(1, Relaxed);
             Ok(PartialRead { entries, completeness, latency: clock::now().since(began) })
         }
         Err(error) => {

@@ -41,6 +41,7 @@ fn order_and_repeats_are_kept_and_frames_are_shared() {
         let (frames, writes) = (after.frames_sent - before.frames_sent, after.stream_writes - before.stream_writes);
         assert!(frames >= 303 && writes * 10 < frames, "{frames} frames in {writes} writes");
         assert_eq!((after.multi_gets, after.multi_get_keys, after.completeness()), (1, 303, 1.0));
+        assert_eq!(after.multi_gets_whole, 1);
         let stats = after.of(Operation::MultiGet, ReadPolicy::UNTIED).unwrap();
         assert_eq!((stats.reads, stats.won_by_number[0]), (303, 303));
         assert!(after.balanced());
@@ -125,6 +126,7 @@ fn a_partial_answer_marks_what_is_missing_and_never_calls_it_absent() {
         assert!(error.to_string().starts_with("19 of 21 keys were answered: no answer within"), "{error}");
         let stats = client.stats();
         assert_eq!((stats.multi_gets, stats.multi_gets_partial, stats.multi_gets_failed), (2, 1, 1));
+        assert_eq!(stats.multi_gets_whole, 0);
         assert!((stats.completeness() - 118.0 / 121.0).abs() < 1e-9);
         assert!(stats.balanced() && stats.outstanding.total() == 0, "{stats:?}");
     });

@@ -109,12 +109,12 @@ fn encode(stats: &Stats, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::
     gauges(to, "delay_too_long", "1: hedges and rescues nearly always win.", stats, |policy| {
         Some(f64::from(u8::from(policy.delay_too_long)))
     })?;
-    let whole = stats.multi_gets - (stats.multi_gets_partial + stats.multi_gets_failed).min(stats.multi_gets);
-    let calls = [("whole", whole), ("partial", stats.multi_gets_partial), ("failed", stats.multi_gets_failed)];
+    let Stats { multi_gets_whole, multi_gets_partial, multi_gets_failed, .. } = *stats;
+    let calls = [("whole", multi_gets_whole), ("partial", multi_gets_partial), ("failed", multi_gets_failed)];
     let zero = ConstCounter::new(0_u64);
     let mut ended = to.encode_descriptor(
         "tiedkv_client_multi_gets",
-        "Calls for many keys, by end; one that is under way counts as whole.",
+        "Calls for many keys that came to an end, by end.",
         None,
         zero.metric_type(),
     )?;
@@ -230,7 +230,8 @@ mod tests {
         tally.reads.fetch_add(2, Relaxed);
         tally.answered.fetch_add(2, Relaxed);
         tally.ties.fetch_add(1, Relaxed);
-        counters.multi_gets.fetch_add(4, Relaxed);
+        counters.multi_gets.fetch_add(5, Relaxed);
+        counters.multi_gets_whole.fetch_add(1, Relaxed);
         counters.multi_gets_partial.fetch_add(2, Relaxed);
         counters.multi_gets_failed.fetch_add(1, Relaxed);
         tally.sent.add(CopyKind::First);

@@ -69,30 +69,41 @@ impl Running<'_> {
         }
         // The client's own wait before the first copy and after the answer does not enter.
         let mut unsent = SmallVec::new();
-        if let Some(first) = self.copies.first().filter(|_| self.chosen.what.is_short()) {
+        if let Some(first) = self.copies.first() {
             let end = self.winner.as_ref().map_or(now, |(_, _, received)| *received);
-            let gets = self.chosen.what.gets();
-            let winner = self.winner.as_ref().map(|(reply, _, _)| reply.service.of_one(gets));
+            let latency = end.since(first.sent);
             let Chosen { asked, hold_out, observed, .. } = self.chosen;
-            let ended = Ended { race: &self.race, hold_out, observed };
-            unsent = own.engine.read_ended(asked, &ended, end.since(first.sent), winner.as_ref(), end);
+            if self.chosen.what.is_short() {
+                let gets = self.chosen.what.gets();
+                let winner = self.winner.as_ref().map(|(reply, _, _)| reply.service.of_one(gets));
+                let ended = Ended { race: &self.race, hold_out, observed };
+                unsent = own.engine.read_ended(asked, &ended, latency, winner.as_ref(), end);
+            } else if let Some(observed) = observed {
+                // The time of a page teaches nothing of gets; its tie would have gone out all the same, and nothing else.
+                unsent = observed.unsent(latency, |_| false);
+            }
         }
-        let too_long = own.engine.delay_too_long(self.chosen.asked);
+        let (slot, asked) = (self.chosen.slot, self.chosen.asked);
+        // It is learned per operation: of a policy without extra copies it says nothing.
+        if asked.policy.hedge() || asked.policy.rescue {
+            let too_long = own.engine.delay_too_long(asked);
+            match own.says_too_long(slot, too_long).then_some(too_long) {
+                Some(true) => _ = tally.delay_too_long.fetch_add(1, Relaxed),
+                Some(false) => _ = tally.delay_too_long.fetch_sub(1, Relaxed),
+                None => {}
+            }
+        }
         drop(own);
-        self.count_end(&unsent, too_long);
+        self.count_end(&unsent);
     }
 
     /// Counts how the read ended.
-    fn count_end(&self, unsent: &[Unsent], delay_too_long: bool) {
+    fn count_end(&self, unsent: &[Unsent]) {
         let tally = self.tally();
         if self.race.fresh_ties() > 0 {
             tally.fresh_ties.fetch_add(self.race.fresh_ties() as u64, Relaxed);
         }
         let asked = self.chosen.asked.policy;
-        if asked.hedge() || asked.rescue {
-            // It is learned per operation: of a policy without extra copies it says nothing.
-            tally.delay_too_long.store(u64::from(delay_too_long), Relaxed);
-        }
         unsent.iter().for_each(|copy| tally.unsent.add(copy.kind));
         if let Some(first) = unsent.first() {
             tally.unsent_after.add(first.after);

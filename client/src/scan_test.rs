@@ -2,16 +2,17 @@
 
 use super::*;
 use crate::Level;
+use crate::Switch;
 use crate::client::Client;
 use crate::copies::Order;
 use crate::fake_node::{Deed, FakeCluster};
 use crate::options::WriteOptions;
 use crate::policy::ReadPolicy;
-use crate::test_support::{connect, run, until};
+use crate::test_support::{connect, connect_with, run, stale, until};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use tiedkv_protocol::ids::{ClusterId, NodeId, Position, SHARD_ZERO, ShardId};
-use tiedkv_protocol::request::AdminOperation;
+use tiedkv_protocol::request::{AdminOperation, CopyKind};
 
 /// Three nodes with `count` keys k000.. and a client.
 async fn bed(count: u32) -> (FakeCluster, Client) {
@@ -61,6 +62,28 @@ fn pages_join_in_order_and_a_limit_holds_over_pages() {
         assert_eq!(client.count(&ScanRange::starting_at("k090")).await.unwrap(), 10);
         assert_eq!(client.count(&ScanRange::before("k001")).await.unwrap(), 1);
         assert!(client.exists("k001").await.unwrap() && !client.exists("k00").await.unwrap());
+    });
+}
+
+#[test]
+fn observed_pages_count_the_ties_they_would_have_sent_and_send_one_copy() {
+    run(async {
+        let cluster = FakeCluster::start(3).await;
+        cluster.script(|_, _| Deed::Answer(Duration::from_millis(30)));
+        let client = connect_with(&cluster, |config| {
+            config.tie_delay_floor = Duration::from_millis(1);
+            config.tie_delay_cap = Duration::from_millis(1);
+        })
+        .await;
+        client.policy().set(Switch::OBSERVE).unwrap();
+        assert_eq!(client.count_with(&ScanRange::all(), stale(ReadPolicy::TIED2)).await.unwrap(), 0);
+        assert!(!client.exists_with("k", stale(ReadPolicy::TIED2)).await.unwrap());
+        assert_eq!(scans(&cluster).len(), 2, "one copy each");
+        let stats = client.stats();
+        let observed = stats.of(Operation::Scan, ReadPolicy::TIED2).unwrap();
+        // A page of one row is as short as a get; a longer one may send its tie, and hedges of no kind.
+        assert_eq!((observed.unsent.of(CopyKind::Tied), observed.unsent.total()), (2, 2));
+        assert_eq!(observed.unsent_after.count(), 2);
     });
 }
 

@@ -131,7 +131,7 @@ pub struct PolicyStats {
     pub extra_path: Spans,
     /// Planned send to the wire: the client's own wait, in no other figure here.
     pub client_wait: Spans,
-    /// Hedges and rescues nearly always win: their delay is too long.
+    /// Hedges and rescues of a view that is alive nearly always win: their delay is too long.
     pub delay_too_long: bool,
 }
 
@@ -201,8 +201,10 @@ pub struct Stats {
     pub ties: u64,
     /// Ties begun anew after a failure, a lost link or a round of refusals.
     pub fresh_ties: u64,
-    /// Calls for many keys begun.
+    /// Calls for many keys begun; those of no end below are under way or were dropped.
     pub multi_gets: u64,
+    /// Of those: answered with all keys.
+    pub multi_gets_whole: u64,
     /// Of those: answered with keys missing.
     pub multi_gets_partial: u64,
     /// Of those: ended as an error.
@@ -275,6 +277,7 @@ impl Stats {
 pub(crate) struct Counters {
     pub(crate) tallies: Tallies,
     pub(crate) multi_gets: AtomicU64,
+    pub(crate) multi_gets_whole: AtomicU64,
     pub(crate) multi_gets_partial: AtomicU64,
     pub(crate) multi_gets_failed: AtomicU64,
     pub(crate) multi_get_keys: AtomicU64,
@@ -299,6 +302,7 @@ impl Counters {
         let load = |counter: &AtomicU64| counter.load(Relaxed);
         let mut stats = Stats {
             multi_gets: load(&self.multi_gets),
+            multi_gets_whole: load(&self.multi_gets_whole),
             multi_gets_partial: load(&self.multi_gets_partial),
             multi_gets_failed: load(&self.multi_gets_failed),
             multi_get_keys: load(&self.multi_get_keys),

@@ -23,6 +23,25 @@ const SLOTS: usize = Operation::ALL.len() * SHAPES * 2;
 pub(crate) const SLOT_BITS: u32 = 6;
 const _: () = assert!(SLOTS <= 1 << SLOT_BITS);
 
+/// Some of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SlotSet(u64);
+
+impl SlotSet {
+    /// Takes `slot` in, or out; true if it was otherwise before.
+    pub(crate) fn set(&mut self, slot: Slot, within: bool) -> bool {
+        let before = self.0;
+        let bit = 1_u64 << slot.0;
+        self.0 = if within { before | bit } else { before & !bit };
+        self.0 != before
+    }
+
+    /// All of them.
+    pub(crate) fn iter(self) -> impl Iterator<Item = Slot> {
+        (0..SLOTS as u8).filter(move |slot| self.0 & (1 << slot) != 0).map(Slot)
+    }
+}
+
 impl Slot {
     pub(crate) fn new(operation: Operation, policy: ReadPolicy) -> Self {
         let policy_index = policy.shape as usize * 2 + usize::from(policy.rescue);
@@ -112,6 +131,7 @@ pub(crate) struct Tally {
     /// Hand-over to answer of hedges and rescues that were answered well.
     pub(crate) extra_path: Spread,
     pub(crate) client_wait: Spread,
+    /// Views that say so.
     pub(crate) delay_too_long: AtomicU64,
 }
 
@@ -200,6 +220,16 @@ mod tests {
         counter.add(CopyKind::First);
         assert!(counter.take_back(CopyKind::First));
         assert_eq!(counter.read().total(), 0);
+    }
+
+    #[test]
+    fn a_set_of_slots_knows_what_is_news() {
+        let (first, last) = (Slot(0), Slot(SLOTS as u8 - 1));
+        let mut set = SlotSet::default();
+        assert!(set.set(last, true) && !set.set(last, true) && set.set(first, true));
+        assert_eq!(set.iter().collect::<Vec<_>>(), [first, last]);
+        assert!(set.set(last, false) && !set.set(last, false));
+        assert_eq!(set.iter().collect::<Vec<_>>(), [first]);
     }
 
     #[test]

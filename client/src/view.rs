@@ -15,6 +15,7 @@ use crate::report::{Read, Value, WriteReport};
 use crate::scan::{self, Scan, ScanOptions, ScanRange, ScanToken};
 use crate::shared::{Shared, random_u128};
 use crate::switchboard::Switchboard;
+use crate::tally::{Slot, SlotSet};
 use crate::tied_read::{OneRead, tied_read};
 use crate::topology::Table;
 use crate::write;
@@ -57,6 +58,8 @@ pub(crate) struct Own {
     board: Option<u64>,
     /// The last losses of links, each by its reason, which all copies that the link owed share.
     losses: SmallVec<[Arc<str>; 4]>,
+    /// Of which slots it says that the delay of hedges and rescues is too long.
+    too_long: SlotSet,
 }
 
 /// How many losses of links a view remembers: more than links are lost together.
@@ -65,7 +68,13 @@ const LOSSES_KEPT: usize = 16;
 impl Own {
     fn new(rng: StdRng, settings: EngineSettings) -> Self {
         let engine = Engine::new(settings, clock::now());
-        Self { rng, engine, nodes: SmallVec::new(), board: None, losses: SmallVec::new() }
+        let too_long = SlotSet::default();
+        Self { rng, engine, nodes: SmallVec::new(), board: None, losses: SmallVec::new(), too_long }
+    }
+
+    /// Whether this view says of a slot that its delay is too long; true if that is news.
+    pub(crate) fn says_too_long(&mut self, slot: Slot, too_long: bool) -> bool {
+        self.too_long.set(slot, too_long)
     }
 
     /// Tells the engine what changed beside this view's own reads: members, switches and ceiling, what nodes said last.
@@ -120,6 +129,15 @@ impl Own {
         let mut host = self.engine.host(asked, ways, &mut tie_id, &mut self.rng);
         race.on_event(event, now, &mut host, actions);
         self.engine.take_suppressed()
+    }
+}
+
+impl Drop for ViewInner {
+    fn drop(&mut self) {
+        let tallies = &self.shared.connections().counters.tallies;
+        for slot in self.own.get_mut().too_long.iter() {
+            tallies.of(slot).delay_too_long.fetch_sub(1, Relaxed);
+        }
     }
 }
 

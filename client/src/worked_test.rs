@@ -135,6 +135,34 @@ fn the_example_of_500_and_20_ms_over_quic() {
 }
 
 #[test]
+fn a_delay_is_too_long_as_long_as_a_view_that_lives_says_so() {
+    run(async {
+        let cluster = FakeCluster::start(3).await;
+        cluster.script(|_, request| match request.kind {
+            CopyKind::First => Deed::Answer(MS * 200),
+            _ => Deed::Answer(Duration::ZERO),
+        });
+        let client = connect(&cluster, |config| {
+            config.policy = ReadPolicy::HEDGED;
+            config.engine.latency.hedge_fixed = Some(MS);
+            config.engine.budget.ratio = 1.0;
+        })
+        .await;
+        let too_long =
+            || client.stats().of(Operation::Get, ReadPolicy::HEDGED).is_some_and(|stats| stats.delay_too_long);
+        let (one, other) = (client.view(1), client.view(2));
+        for _ in 0..80 {
+            one.get_with("k", options(ReadPolicy::HEDGED)).await.unwrap();
+        }
+        assert!(too_long(), "the hedges of one view always win");
+        other.get_with("k", options(ReadPolicy::HEDGED)).await.unwrap();
+        assert!(too_long(), "another view that knows nothing does not take it back");
+        drop(one);
+        until("nobody says so any more", || !too_long()).await;
+    });
+}
+
+#[test]
 fn an_observed_client_sends_nothing_extra_counts_and_predicts_and_compares_samples() {
     run(async {
         let cluster = FakeCluster::start(3).await;
