@@ -8,6 +8,7 @@ use crate::lines::{self, Line};
 use crate::outcome::{End, usage};
 use crate::output;
 use crate::progress;
+use crate::signals::Signals;
 use anyhow::{Context, Result, anyhow};
 use bytes::Bytes;
 use serde_json::json;
@@ -15,10 +16,11 @@ use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tiedkv_client::{Batch, Client, WriteOptions};
 use tiedkv_protocol::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// Longest wait for one batch, retries included.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -47,10 +49,16 @@ pub async fn run(args: &Import, format: Format) -> Result<End> {
     let bar = progress::work(total, "bytes");
     let mut importer = Importing::new(Client::clone(&client), args.concurrency as usize);
     let input = BufReader::with_capacity(1 << 16, input);
+    // A shell has an end of its own for what is interrupted.
+    let alone = args.connect.shared.is_none();
+    let signals = alone.then(|| end_at_signal(importer.done.clone(), args.skip)).transpose()?;
     let ended = importer.run(input, args.skip, |bytes| bar.set_position(bytes)).await;
+    if let Some(signals) = signals {
+        signals.abort();
+    }
     bar.finish_and_clear();
     client.close();
-    let done = importer.done_lines().max(args.skip);
+    let done = lock(&importer.done).lines().max(args.skip);
     let saw_end = ended.with_context(|| format!("the first {done} lines are written; go on with --skip {done}"))?;
     if !saw_end {
         eprintln!("tiedkv: the input has no last line `{{\"end\":ROWS}}`: it may have been cut");
@@ -61,6 +69,51 @@ pub async fn run(args: &Import, format: Format) -> Result<End> {
         Format::Table | Format::Raw => output::bytes(format!("{rows} rows\n").as_bytes())?,
     }
     Ok(End::Ok)
+}
+
+/// Ends the program at a signal and says where to go on: the main thread may be waiting for the input.
+fn end_at_signal(done: Arc<Mutex<Done>>, skip: u64) -> Result<JoinHandle<()>> {
+    let mut signals = Signals::listen()?;
+    Ok(tokio::spawn(async move {
+        signals.next().await;
+        let done = lock(&done).lines().max(skip);
+        eprintln!("tiedkv: interrupted: the first {done} lines are written; go on with --skip {done}");
+        std::process::exit(i32::from(End::Interrupted as u8));
+    }))
+}
+
+/// How far an import is.
+#[derive(Debug, Default)]
+struct Done {
+    /// First lines of the batches that are not known to be written.
+    open: BTreeSet<u64>,
+    /// First line of the batch in the making.
+    making: Option<u64>,
+    /// Lines taken.
+    taken: u64,
+}
+
+impl Done {
+    /// Line `number` belongs to the batch in the making.
+    fn took(&mut self, number: u64, first_line: u64) {
+        (self.making, self.taken) = (Some(first_line), number);
+    }
+
+    /// The batch in the making is out.
+    fn sent(&mut self, first_line: u64) {
+        self.making = None;
+        self.open.insert(first_line);
+    }
+
+    /// Lines from the beginning of which every one is written.
+    fn lines(&self) -> u64 {
+        let first = self.open.first().copied().into_iter().chain(self.making).min();
+        first.map_or(self.taken, |first| first - 1)
+    }
+}
+
+fn lock(done: &Mutex<Done>) -> MutexGuard<'_, Done> {
+    done.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Lines from whatever can be read, each bounded.
@@ -95,13 +148,10 @@ pub struct Importing {
     concurrency: usize,
     /// First line and keys of each batch that was written.
     out: JoinSet<(u64, Vec<Bytes>, Result<(), tiedkv_client::Error>)>,
-    /// First lines of the batches that are out.
-    open: BTreeSet<u64>,
+    done: Arc<Mutex<Done>>,
     /// Keys of the batches that are out and of the next one.
     keys: HashSet<Bytes>,
     next: Next,
-    /// Lines taken.
-    taken: u64,
     rows: u64,
     /// A write failed.
     failed: bool,
@@ -129,20 +179,12 @@ impl Importing {
             client,
             concurrency,
             out: JoinSet::new(),
-            open: BTreeSet::new(),
+            done: Arc::default(),
             keys: HashSet::new(),
             next: Next::default(),
-            taken: 0,
             rows: 0,
             failed: false,
         }
-    }
-
-    /// Lines from the beginning of which every one is written.
-    fn done_lines(&self) -> u64 {
-        let making = (!self.next.rows.is_empty()).then_some(self.next.first_line);
-        let open = self.open.first().copied().into_iter().chain(making).min();
-        open.map_or(self.taken, |first| first - 1)
     }
 
     /// Puts the rows of all lines but the first `skip`; `progress` is told the bytes read. True when the last line was
@@ -172,7 +214,7 @@ impl Importing {
             match line.with_context(|| format!("line {number}")).map_err(usage)? {
                 Line::End { rows } if rows == number - 1 => end = Some(rows),
                 Line::End { rows } => return Err(wrong(&format!("{rows} rows should be before it"))),
-                Line::Row { .. } if number <= skip => self.taken = number,
+                Line::Row { .. } if number <= skip => lock(&self.done).taken = number,
                 Line::Row { key, .. } if key.is_empty() || key.len() > KEY_BYTES_MAX => {
                     return Err(wrong(&format!(
                         "a key has 1 to {KEY_BYTES_MAX} bytes, this one has {}",
@@ -205,7 +247,7 @@ impl Importing {
         if self.next.rows.is_empty() {
             self.next.first_line = number;
         }
-        self.taken = number;
+        lock(&self.done).took(number, self.next.first_line);
         self.keys.insert(row.key.clone());
         self.next.bytes += bytes;
         self.next.rows.push(row);
@@ -223,11 +265,15 @@ impl Importing {
             self.one_done().await?;
         }
         let Next { first_line, rows, .. } = std::mem::take(&mut self.next);
-        self.open.insert(first_line);
-        let client = self.client.clone();
+        lock(&self.done).sent(first_line);
+        let (client, done) = (self.client.clone(), self.done.clone());
         self.out.spawn(async move {
             let keys = rows.iter().map(|row| row.key.clone()).collect();
-            (first_line, keys, put(&client, rows).await)
+            let written = put(&client, rows).await;
+            if written.is_ok() {
+                lock(&done).open.remove(&first_line);
+            }
+            (first_line, keys, written)
         });
         Ok(())
     }
@@ -244,7 +290,6 @@ impl Importing {
         let (first_line, keys, written) = ended.context("a batch was lost")?;
         self.failed |= written.is_err();
         written.with_context(|| format!("the batch from line {first_line} on"))?;
-        self.open.remove(&first_line);
         self.rows += keys.len() as u64;
         for key in keys {
             self.keys.remove(&key);
@@ -266,4 +311,27 @@ async fn put(client: &Client, mut rows: Vec<ImportRow>) -> Result<(), tiedkv_cli
         None => batch.put(row.key, row.value),
     });
     client.batch_with(batch, options).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_lines_without_a_gap_before_them_are_done() {
+        let mut done = Done::default();
+        done.took(1, 1);
+        assert_eq!(done.lines(), 0);
+        done.sent(1);
+        done.took(129, 129);
+        done.sent(129);
+        done.took(300, 257);
+        done.open.remove(&129);
+        assert_eq!(done.lines(), 0, "the first batch is still out");
+        done.open.remove(&1);
+        assert_eq!(done.lines(), 256);
+        done.sent(257);
+        done.open.remove(&257);
+        assert_eq!(done.lines(), 300);
+    }
 }

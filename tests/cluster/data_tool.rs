@@ -4,11 +4,13 @@
 use crate::bed::{Bed, PATIENCE, until};
 use crate::data::{fill, patient_url, replicated, settle};
 use crate::tool::{code, text, tool};
-use std::io::Read;
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 use tiedkv_benches::cluster::admin_page::fetch;
+use tiedkv_client::ScanRange;
 
 /// Compares with the file; a difference shows both.
 pub fn assert_printed(name: &str, printed: &[u8]) {
@@ -245,6 +247,28 @@ async fn an_export_comes_back_byte_for_byte_and_goes_on_where_it_was_cut() {
     assert!(text(&refused.stderr).contains(said), "{}", text(&refused.stderr));
     let rest = tool(&["import", "--cluster", &url, "--skip", "990"], &whole.stdout);
     assert_eq!((code(&rest), text(&rest.stdout)), (Some(0), "11 rows\n".to_owned()));
+
+    // Interrupted while it waits for more: two batches and a part of one were taken.
+    assert_eq!(code(&tool(&["del", "--cluster", &url, "--prefix", ""], b"")), Some(0));
+    settle(&bed).await;
+    let mut child = with_pipes(&["import", "--cluster", &url], Stdio::piped());
+    let lines: Vec<&[u8]> = whole.stdout.split_inclusive(|byte| *byte == b'\n').take(300).collect();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&lines.concat()).unwrap();
+    let count = async || bed.client.count(&ScanRange::all()).await.ok();
+    until("two batches are written", count, |count| count.is_some_and(|count| count == 256)).await;
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::INT).unwrap();
+    let interrupted = child.wait_with_output().unwrap();
+    drop(stdin);
+    let said = text(&interrupted.stderr);
+    assert_eq!(code(&interrupted), Some(130), "{said}");
+    let skip = said.trim_end().rsplit(' ').next().unwrap();
+    // What was written a moment ago may not be known to be.
+    assert!(["0", "128", "256"].contains(&skip), "{said}");
+    let rest = tool(&["import", "--cluster", &url, "--skip", skip], &whole.stdout);
+    assert_eq!(code(&rest), Some(0), "{}", text(&rest.stderr));
+    settle(&bed).await;
+    assert_eq!(export(&[]).stdout, whole.stdout);
 }
 
 /// Connections of clients that all nodes have welcomed so far.
@@ -260,9 +284,14 @@ async fn welcomed(bed: &Bed) -> u64 {
 
 /// A scan that writes into a pipe.
 fn piped_scan(url: &str) -> Child {
+    with_pipes(&["scan", "--cluster", url], Stdio::null())
+}
+
+/// A command that writes into a pipe.
+fn with_pipes(arguments: &[&str], input: Stdio) -> Child {
     Command::new(env!("CARGO_BIN_EXE_tiedkv"))
-        .args(["scan", "--cluster", url])
-        .stdin(Stdio::null())
+        .args(arguments)
+        .stdin(input)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
