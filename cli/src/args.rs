@@ -12,7 +12,7 @@ use tiedkv_client::Client;
 
 /// A replicated key-value store that keeps reads fast when its machines are busy.
 #[derive(Debug, Parser)]
-#[command(name = "tiedkv", version, override_help = crate::help::SCREEN, after_help = crate::help::AFTER)]
+#[command(name = "tiedkv", version = env!("BUILT_VERSION"), override_help = crate::help::SCREEN, after_help = crate::help::AFTER)]
 #[command(arg_required_else_help = true)]
 pub struct Cli {
     /// How results and errors are written: json, table or raw; the default depends on the command

@@ -65,7 +65,8 @@ pub async fn run(args: &BenchBusy, format: Format) -> Result<End> {
         end = played.all(args.seed) => end.map(|()| End::Ok),
         () = signals.next() => Ok(End::Interrupted),
     };
-    let run = Run::here(crate::typed().skip(1).fold("tiedkv".to_owned(), |all, one| all + " " + &one), args.seed);
+    let command = crate::typed().skip(1).fold("tiedkv".to_owned(), |all, one| all + " " + &one);
+    let run = Run::here(command, env!("BUILT_VERSION"), args.seed);
     if !parts.is_empty() {
         document.merge(Document::new(run, played.rows()));
     }
