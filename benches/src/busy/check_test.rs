@@ -44,6 +44,19 @@ fn a_storm_that_never_ends_is_broken() {
     assert_eq!(of(storm("hedged", [Some(5.5), Some(9.0), Some(5.0)])), Verdict::Ok);
     assert_eq!(of(storm("hedged", [Some(6.5), Some(9.0), Some(5.0)])), Verdict::Broken);
     assert_eq!(of(storm("hedged", [None, None, Some(5.0)])), Verdict::Broken);
+    let high = |policy: &str, p99: Option<f64>| BusyRow {
+        recovery_p99_s: vec![p99; 3],
+        ..storm(policy, [Some(4.0), Some(4.0), Some(4.0)])
+    };
+    let of = |hedged: BusyRow| {
+        verdict(
+            vec![high("untied", Some(6.0)), hedged],
+            "storm hedged: seconds until the p99 recovered (untied 6.0)",
+        )
+    };
+    assert_eq!(of(high("hedged", Some(7.0))), Verdict::Ok);
+    assert_eq!(of(high("hedged", Some(7.1))), Verdict::Broken, "the median alone says nothing of the tail");
+    assert_eq!(of(high("hedged", None)), Verdict::Broken);
 }
 
 #[test]

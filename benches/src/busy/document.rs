@@ -21,7 +21,7 @@ pub struct Document {
 pub struct Run {
     /// As typed.
     pub command: String,
-    /// Version of tiedkv.
+    /// Version of tiedkv, with its commit where that is known.
     pub version: String,
     /// With assertions (a profile for tests) or without.
     pub assertions: bool,
@@ -50,14 +50,14 @@ pub struct PlayedScene {
 }
 
 impl Run {
-    /// This process on this machine.
-    pub fn here(command: String, seed: u64) -> Self {
+    /// This process, of `version`, on this machine.
+    pub fn here(command: String, version: &str, seed: u64) -> Self {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
             command,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: version.to_owned(),
             assertions: cfg!(debug_assertions),
             seed,
             processors: std::thread::available_parallelism().map_or(0, usize::from),

@@ -9,6 +9,7 @@
 //! | `sort`, `disk` | the job of the scene `sort`; what `real-disk` does beside its reads |
 //! | [`trace`] | the run's own trace and its limits (pure) |
 //! | [`quantiles`] | percentiles of pooled repeats and their intervals (pure) |
+//! | `recovery` | when reads are as fast as before an event again (pure) |
 //! | [`row`], [`repeats`], [`document`] | figures of a cell; counts of each repeat; all of a run, as JSON |
 //! | [`report`] | a page and its figures (pure) |
 //! | [`table`], [`check`], [`quick`] | for people; against the bounds; against what noise cannot flip (pure) |
@@ -22,6 +23,7 @@ pub mod player;
 pub mod policy;
 pub mod quantiles;
 pub mod quick;
+mod recovery;
 pub mod repeats;
 pub mod report;
 pub mod row;

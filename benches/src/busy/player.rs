@@ -4,6 +4,8 @@ use super::bed::{Bed, STARTS_MAX};
 use super::disk;
 use super::matrix::{Part, WARM_UP};
 use super::policy::{BusyPolicy, ClientKind};
+use super::quantiles::told;
+use super::recovery::SMOOTHED;
 use super::sample::{Sample, Tick};
 use super::scene::{BusyScene, Event};
 use super::sort::sort;
@@ -13,6 +15,7 @@ use crate::load::nodes::Nodes;
 use crate::load::run::{OpenLoop, Traced};
 use crate::load::workload::Workload;
 use anyhow::{Context, Result, bail};
+use std::ops::Range;
 use std::time::Duration;
 use tiedkv_client::engine_host::Suppressed;
 use tiedkv_client::{Client, Stats};
@@ -270,31 +273,38 @@ fn slow_pairs(trace: &[Traced], slow: Duration) -> [u64; 2] {
 fn series(trace: &[Traced], watched: &[(Duration, Stats)]) -> Vec<Tick> {
     let mut reads: Vec<&Traced> = trace.iter().collect();
     reads.sort_unstable_by_key(|read| read.at);
-    let mut from = 0;
-    watched
-        .windows(2)
-        .map(|pair| {
-            let [(_, before), (at, after)] = pair else { return Tick::default() };
-            let to = from + reads[from..].partition_point(|read| read.at <= *at);
-            let planned = &reads[from..to];
-            let mut good: Vec<u64> = planned.iter().filter_map(|read| Some(micros(read.latency?))).collect();
-            good.sort_unstable();
-            from = to;
-            let quantile = |q: f64| good.get((good.len() as f64 * q) as usize).copied().unwrap_or(0);
-            let frames = |stats: &Stats| stats.frames_sent + stats.frames_received;
-            let no_token = |stats: &Stats| stats.suppressed[Suppressed::NoToken as usize];
-            Tick {
-                at_ms: at.as_millis() as i64 - WARM_UP.as_millis() as i64,
-                reads: planned.len() as u64,
-                p50_us: quantile(0.5),
-                p99_us: quantile(0.99),
-                copies: after.sent.total() - before.sent.total(),
-                extra_copies: extra_copies(after) - extra_copies(before),
-                no_token: no_token(after) - no_token(before),
-                messages: frames(after) - frames(before),
-            }
+    let due = |at: &Duration| reads.partition_point(|read| read.at <= *at);
+    let ends: Vec<usize> = watched.iter().map(|(at, _)| if at.is_zero() { 0 } else { due(at) }).collect();
+    let frames = |stats: &Stats| stats.frames_sent + stats.frames_received;
+    let no_token = |stats: &Stats| stats.suppressed[Suppressed::NoToken as usize];
+    let ticks = watched.windows(2).enumerate().filter_map(|(index, pair)| {
+        let [(_, before), (at, after)] = pair else { return None };
+        let around = around(index, watched.len() - 1);
+        Some(Tick {
+            at_ms: at.as_millis() as i64 - WARM_UP.as_millis() as i64,
+            reads: (ends[index + 1] - ends[index]) as u64,
+            p50_us: told(&good(&reads[ends[index]..ends[index + 1]]), 0.5),
+            p99_us: told(&good(&reads[ends[around.start]..ends[around.end]]), 0.99),
+            copies: after.sent.total() - before.sent.total(),
+            extra_copies: extra_copies(after) - extra_copies(before),
+            no_token: no_token(after) - no_token(before),
+            messages: frames(after) - frames(before),
         })
-        .collect()
+    });
+    ticks.collect()
+}
+
+/// The ticks of which a percentile high up is told: half a second around this one, within the series.
+fn around(index: usize, ticks: usize) -> Range<usize> {
+    let start = index.saturating_sub(SMOOTHED / 2).min(ticks.saturating_sub(SMOOTHED));
+    start..(start + SMOOTHED).min(ticks)
+}
+
+/// Latencies of the good ones, sorted, microseconds.
+fn good(reads: &[&Traced]) -> Vec<u64> {
+    let mut good: Vec<u64> = reads.iter().filter_map(|read| Some(micros(read.latency?))).collect();
+    good.sort_unstable();
+    good
 }
 
 fn micros(span: Duration) -> u64 {
@@ -305,6 +315,32 @@ fn micros(span: Duration) -> u64 {
 mod tests {
     use super::super::{policy, scene};
     use super::*;
+
+    #[test]
+    fn half_a_second_around_a_tick_lies_within_the_series() {
+        assert_eq!([0, 1, 2, 3, 8, 9].map(|index| around(index, 10)), [0..5, 0..5, 0..5, 1..6, 5..10, 5..10]);
+        assert_eq!([around(0, 1), around(2, 3)], [0..1, 0..3], "a short one is told whole");
+    }
+
+    #[test]
+    fn a_tick_tells_only_percentiles_that_ten_reads_lie_above() {
+        let read = |number: u64| Traced {
+            at: Duration::from_micros(number * 1_000),
+            latency: Some(Duration::from_micros(1 + number)),
+            ..Traced::default()
+        };
+        // 100 reads a tick: enough for its median, and half a second has too few for a p99.
+        let watched: Vec<(Duration, Stats)> =
+            (0..=10).map(|tick| (Duration::from_millis(100 * tick), Stats::default())).collect();
+        let trace: Vec<Traced> = (1..=1_000).map(read).collect();
+        let ticks = series(&trace, &watched);
+        assert_eq!(ticks.iter().map(|tick| tick.reads).collect::<Vec<_>>(), [100; 10]);
+        assert_eq!((ticks[0].p50_us, ticks[0].p99_us), (Some(51), None));
+        // Three times as many: 1,500 reads around a tick.
+        let dense: Vec<Traced> = trace.iter().flat_map(|read| vec![read.clone(); 3]).collect();
+        let ticks = series(&dense, &watched);
+        assert_eq!((ticks[4].reads, ticks[4].p50_us, ticks[4].p99_us), (300, Some(451), Some(696)));
+    }
 
     #[test]
     fn a_playing_whose_starts_nodes_cannot_keep_is_refused() {

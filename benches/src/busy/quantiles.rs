@@ -110,6 +110,12 @@ impl Pool {
 }
 
 /// Index of the order statistic of rank ceil(q n).
+/// The percentile of sorted spans, if at least ten of them lie above it.
+pub fn told(sorted: &[u64], q: f64) -> Option<u64> {
+    let enough = sorted.len() as f64 * (1.0 - q) >= ABOVE_MIN;
+    sorted.get(rank(q, sorted.len())).copied().filter(|_| enough)
+}
+
 fn rank(q: f64, count: usize) -> usize {
     // The product is a hair above the whole number it means at times.
     let rank = (q * count as f64 - 1e-6).ceil() as usize;

@@ -2,7 +2,8 @@
 //! (docs/benchmarks.md).
 
 use super::policy::{BusyPolicy, ClientKind};
-use super::quantiles::{ABOVE_MIN, Pool};
+use super::quantiles::{ABOVE_MIN, Pool, told};
+use super::recovery::recovery_s;
 use super::repeats::RepeatCounts;
 use super::sample::{Sample, Tick};
 use super::scene::{BusyScene, Event};
@@ -138,6 +139,8 @@ pub struct BusyRow {
     pub p99_of_repeats_us: Vec<u64>,
     /// Per repeat, seconds from the event until reads are as fast as before it; `None`: not within the scene.
     pub recovery_s: Vec<Option<f64>>,
+    /// The same of the p99 of half a second; empty in files of before this was told.
+    pub recovery_p99_s: Vec<Option<f64>>,
 }
 
 /// Percentiles of the limits, two measured crossings included.
@@ -148,6 +151,8 @@ pub struct IdealFigures {
     pub ideal_jsw1_p50_us: Option<u64>,
     /// p90.
     pub ideal_jsw1_p90_us: Option<u64>,
+    /// p95.
+    pub ideal_jsw1_p95_us: Option<u64>,
     /// p99.
     pub ideal_jsw1_p99_us: Option<u64>,
     /// p99.9.
@@ -156,6 +161,8 @@ pub struct IdealFigures {
     pub ideal_jsw2_p50_us: Option<u64>,
     /// p90.
     pub ideal_jsw2_p90_us: Option<u64>,
+    /// p95.
+    pub ideal_jsw2_p95_us: Option<u64>,
     /// p99.
     pub ideal_jsw2_p99_us: Option<u64>,
     /// p99.9.
@@ -164,6 +171,8 @@ pub struct IdealFigures {
     pub ideal_jsw3_p50_us: Option<u64>,
     /// p90.
     pub ideal_jsw3_p90_us: Option<u64>,
+    /// p95.
+    pub ideal_jsw3_p95_us: Option<u64>,
     /// p99.
     pub ideal_jsw3_p99_us: Option<u64>,
     /// p99.9.
@@ -172,12 +181,16 @@ pub struct IdealFigures {
     pub ideal_central_p50_us: Option<u64>,
     /// p90.
     pub ideal_central_p90_us: Option<u64>,
+    /// p95.
+    pub ideal_central_p95_us: Option<u64>,
     /// p99.
     pub ideal_central_p99_us: Option<u64>,
     /// p99.9.
     pub ideal_central_p999_us: Option<u64>,
     /// Measured over the ideal of this policy's width (JSW(1), (2) or (3)); p50, p90, p99, p99.9.
     pub measured_over_ideal: Option<[Option<f64>; 4]>,
+    /// The same of the p95.
+    pub p95_measured_over_ideal: Option<f64>,
 }
 
 /// The percentiles of ratios and ideals.
@@ -202,10 +215,10 @@ impl BusyRow {
             |of: fn(&Sample) -> Duration| samples.iter().map(of).sum::<Duration>().as_secs_f64() * 1e6 / counted;
         let (cpu_client, cpu_servers) = (cpu(|sample| sample.cpu_client), cpu(|sample| sample.cpu_servers));
         let machine_busy_pct = mean(|sample| sample.machine.busy_pct);
-        let flights: Vec<[f64; 2]> = samples.iter().filter_map(|sample| sample.cancel_flight_us).collect();
-        let flight = |index: usize| {
-            (!flights.is_empty())
-                .then(|| flights.iter().map(|flight| flight[index]).sum::<f64>() / flights.len() as f64)
+        let flight = |index: usize, q: f64| {
+            let told = samples.iter().filter(|sample| enough(cancels_of_a_pair(sample.reads, sample.not_tied), q));
+            let flights: Vec<f64> = told.filter_map(|sample| Some(sample.cancel_flight_us?[index])).collect();
+            (!flights.is_empty()).then(|| flights.iter().sum::<f64>() / flights.len() as f64)
         };
         let merged = |of: fn(&Sample) -> &Histogram<u64>| Merged::of(samples.iter().map(of));
         let (waits, client) = (merged(|sample| &sample.queue_wait), merged(|sample| &sample.client_wait));
@@ -247,7 +260,7 @@ impl BusyRow {
             queue_wait_p50_us: waits.quantile(0.5),
             queue_wait_p99_us: waits.quantile(0.99),
             client_wait_p99_us: client.quantile(0.99),
-            crossings_p50_us: middle(&crossings),
+            crossings_p50_us: told(&crossings, 0.5),
             duplicates_pct: percent(twice, started),
             wasted_work_pct: percent(sum(|sample| sample.joined.wasted_us), service),
             wasted_extra_pct: percent(sum(|sample| sample.joined.wasted_extra_us), service),
@@ -260,8 +273,8 @@ impl BusyRow {
             cpu_us_of_repeats: samples.iter().map(own_cpu).collect(),
             cpu_client_us_per_read: cpu_client,
             cpu_servers_us_per_read: cpu_servers,
-            cancel_flight_p50_us: flight(0).filter(|_| tied),
-            cancel_flight_p99_us: flight(1).filter(|_| tied),
+            cancel_flight_p50_us: flight(0, 0.5).filter(|_| tied),
+            cancel_flight_p99_us: flight(1, 0.99).filter(|_| tied),
             one_way_us: samples.iter().find_map(|sample| sample.one_way_us),
             tie_delay_p50_us: asked.quantile(0.5),
             tie_delay_realised_p50_us: realised.quantile(0.5),
@@ -274,14 +287,19 @@ impl BusyRow {
             series: samples.first().map(|sample| sample.series.clone()).unwrap_or_default(),
             counts_of_repeats: samples.iter().map(|sample| RepeatCounts::of(sample, one_winner)).collect(),
             p99_of_repeats_us: samples.iter().filter_map(own_p99).collect(),
-            recovery_s: samples.iter().map(|sample| recovery_s(&sample.series, event_at)).collect(),
+            recovery_s: recovered(samples, event_at, |tick| tick.p50_us),
+            recovery_p99_s: recovered(samples, event_at, |tick| tick.p99_us),
             ..Self::default()
         };
         match scene.event {
-            Event::None => (row.series, row.recovery_s) = (Vec::new(), Vec::new()),
-            // These go on all along: there is nothing to recover from.
-            Event::NoCancels | Event::Sort | Event::Disk => row.recovery_s = Vec::new(),
             Event::Storm { .. } | Event::Kill => {}
+            // These go on all along: there is nothing to recover from.
+            Event::None | Event::NoCancels | Event::Sort | Event::Disk => {
+                (row.recovery_s, row.recovery_p99_s) = (Vec::new(), Vec::new());
+            }
+        }
+        if scene.event == Event::None {
+            row.series = Vec::new();
         }
         row.ideal = IdealFigures::of(samples, &row, policy.read.width());
         row
@@ -344,41 +362,12 @@ fn own_cpu(sample: &Sample) -> f64 {
     (sample.cpu_client + sample.cpu_servers).as_secs_f64() * 1e6 / sample.reads.max(1) as f64
 }
 
-fn own_p99(sample: &Sample) -> Option<u64> {
-    Pool::new([sample.latencies.as_slice()]).quantile(0.99)
+fn recovered(samples: &[Sample], event_at: Duration, of: fn(&Tick) -> Option<u64>) -> Vec<Option<f64>> {
+    samples.iter().map(|sample| recovery_s(&sample.series, event_at, of)).collect()
 }
 
-/// Ticks whose medians are looked at together: a single tenth of a second may be slow by chance.
-const SMOOTHED: usize = 5;
-
-/// Seconds from the event until the median latency of reads planned then is below twice that before the event, and
-/// stays so for at least a second.
-fn recovery_s(series: &[Tick], event_at: Duration) -> Option<f64> {
-    let event_ms = event_at.as_millis() as i64;
-    let mut before: Vec<u64> = series
-        .iter()
-        .filter(|tick| (0..event_ms).contains(&tick.at_ms) && tick.p50_us > 0)
-        .map(|tick| tick.p50_us)
-        .collect();
-    before.sort_unstable();
-    let limit = 2 * before.get(before.len() / 2)?;
-    // A tick without a good read is as slow as can be.
-    let span = |tick: &Tick| if tick.reads > 0 && tick.p50_us == 0 { u64::MAX } else { tick.p50_us };
-    let slow = |ticks: &[Tick]| {
-        let mut spans: Vec<u64> = ticks.iter().map(span).collect();
-        spans.sort_unstable();
-        spans[spans.len() / 2] > limit
-    };
-    let mut after = series.windows(SMOOTHED).filter(|ticks| ticks[0].at_ms > event_ms).peekable();
-    // Too few ticks to be looked at together: nothing is known, which is no recovery.
-    after.peek()?;
-    let last_slow = after.filter(|ticks| slow(ticks)).map(|ticks| ticks[SMOOTHED / 2].at_ms).max();
-    let end = series.last()?.at_ms;
-    match last_slow {
-        None => Some(0.0),
-        Some(at) if at + 1_000 > end => None,
-        Some(at) => Some((at - event_ms) as f64 / 1e3),
-    }
+fn own_p99(sample: &Sample) -> Option<u64> {
+    Pool::new([sample.latencies.as_slice()]).quantile(0.99)
 }
 
 /// Histograms of repeats as one.
@@ -399,9 +388,12 @@ impl Merged {
     }
 }
 
-/// The median of sorted spans, if there are enough.
-fn middle(sorted: &[u64]) -> Option<u64> {
-    sorted.get(sorted.len() / 2).copied().filter(|_| enough(sorted.len() as u64, 0.5))
+/// Ordered pairs of three nodes.
+const PAIRS: u64 = 6;
+
+/// About how many cancels each pair of nodes sent: one per tied read.
+fn cancels_of_a_pair(reads: u64, not_tied: u64) -> u64 {
+    reads.saturating_sub(not_tied) / PAIRS
 }
 
 /// Whether so many spans tell the percentile, by the rule of latencies.
@@ -415,37 +407,43 @@ impl IdealFigures {
         if ideals.is_empty() {
             return Self::default();
         }
-        let pooled = |of: fn(&super::sample::Ideals) -> &Vec<u64>| {
+        let pool = |of: fn(&super::sample::Ideals) -> &Vec<u64>| {
             let all: Vec<(u32, u64)> =
                 ideals.iter().flat_map(|one| of(one).iter().map(|span| (0, *span))).collect();
-            let pool = Pool::new([all.as_slice()]);
-            QUANTILES.map(|q| pool.quantile(q))
+            Pool::new([all.as_slice()])
         };
-        let (one, two) = (pooled(|ideals| &ideals.jsw1), pooled(|ideals| &ideals.jsw2));
-        let (three, central) = (pooled(|ideals| &ideals.jsw3), pooled(|ideals| &ideals.central));
+        let limits = [pool(|ideals| &ideals.jsw1), pool(|ideals| &ideals.jsw2), pool(|ideals| &ideals.jsw3)];
+        let central = pool(|ideals| &ideals.central);
+        let [one, two, three] = limits.each_ref().map(|limit| QUANTILES.map(|q| limit.quantile(q)));
+        let own = usize::from(width.clamp(1, 3)) - 1;
         let [ideal_jsw1_p50_us, ideal_jsw1_p90_us, ideal_jsw1_p99_us, ideal_jsw1_p999_us] = one;
         let [ideal_jsw2_p50_us, ideal_jsw2_p90_us, ideal_jsw2_p99_us, ideal_jsw2_p999_us] = two;
         let [ideal_jsw3_p50_us, ideal_jsw3_p90_us, ideal_jsw3_p99_us, ideal_jsw3_p999_us] = three;
-        let [ideal_central_p50_us, ideal_central_p90_us, ideal_central_p99_us, ideal_central_p999_us] = central;
-        let own = [one, two, three][usize::from(width.clamp(1, 3)) - 1];
+        let [ideal_central_p50_us, ideal_central_p90_us, ideal_central_p99_us, ideal_central_p999_us] =
+            QUANTILES.map(|q| central.quantile(q));
         Self {
             ideal_jsw1_p50_us,
             ideal_jsw1_p90_us,
+            ideal_jsw1_p95_us: limits[0].quantile(0.95),
             ideal_jsw1_p99_us,
             ideal_jsw1_p999_us,
             ideal_jsw2_p50_us,
             ideal_jsw2_p90_us,
+            ideal_jsw2_p95_us: limits[1].quantile(0.95),
             ideal_jsw2_p99_us,
             ideal_jsw2_p999_us,
             ideal_jsw3_p50_us,
             ideal_jsw3_p90_us,
+            ideal_jsw3_p95_us: limits[2].quantile(0.95),
             ideal_jsw3_p99_us,
             ideal_jsw3_p999_us,
             ideal_central_p50_us,
             ideal_central_p90_us,
+            ideal_central_p95_us: central.quantile(0.95),
             ideal_central_p99_us,
             ideal_central_p999_us,
-            measured_over_ideal: Some(over(row.quantiles(), own)),
+            measured_over_ideal: Some(over(row.quantiles(), [one, two, three][own])),
+            p95_measured_over_ideal: ratio(row.p95_us, limits[own].quantile(0.95)),
         }
     }
 }

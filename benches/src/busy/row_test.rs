@@ -1,31 +1,6 @@
-//! Tests of pooling: recovery after an event, ratios to idle, keys of the JSON.
+//! Tests of pooling: percentiles of few reads, ratios to idle, keys of the JSON.
 
 use super::*;
-
-fn tick(at_ms: i64, p50_us: u64) -> Tick {
-    Tick { at_ms, reads: 100, p50_us, p99_us: 3 * p50_us, ..Tick::default() }
-}
-
-/// Ten seconds, an event at 2.5 s, slow until `until_ms`.
-fn storm(until_ms: i64) -> Vec<Tick> {
-    (1..=100)
-        .map(|index| index * 100)
-        .map(|at| tick(at, if (2_500..until_ms).contains(&at) { 90_000 } else { 6_000 }))
-        .collect()
-}
-
-#[test]
-fn recovery_is_the_end_of_the_last_slow_time() {
-    let at = Duration::from_millis(2_500);
-    assert_eq!(recovery_s(&storm(0), at), Some(0.0));
-    let seconds = recovery_s(&storm(6_500), at).unwrap();
-    assert!((3.7..=4.0).contains(&seconds), "{seconds}");
-    assert_eq!(recovery_s(&storm(9_900), at), None, "the scene ended too early to know");
-    let mut blip = storm(4_500);
-    blip[70].p50_us = 50_000;
-    assert!(recovery_s(&blip, at).unwrap() < 2.1, "one slow tick is chance");
-    assert_eq!(recovery_s(&storm(6_500)[..28], at), None, "three ticks after the event say nothing");
-}
 
 #[test]
 fn spans_of_too_few_reads_are_not_told() {
@@ -36,7 +11,12 @@ fn spans_of_too_few_reads_are_not_told() {
     spans.record(500).unwrap();
     assert_eq!(Merged::of(std::iter::once(&spans)).quantile(0.99), Some(500));
     assert_eq!(Merged::of(std::iter::empty()).quantile(0.5), None);
-    assert_eq!((middle(&[7; 19]), middle(&[7; 20]), middle(&[])), (None, Some(7), None));
+    assert_eq!((told(&[7; 19], 0.5), told(&[7; 20], 0.5), told(&[], 0.5)), (None, Some(7), None));
+    let pairs = [(120, 0), (5_999, 0), (6_000, 0), (6_000, 1)].map(|(reads, not_tied)| {
+        let cancels = cancels_of_a_pair(reads, not_tied);
+        (enough(cancels, 0.5), enough(cancels, 0.99))
+    });
+    assert_eq!(pairs, [(true, false), (true, false), (true, true), (true, false)]);
 }
 
 #[test]

@@ -81,10 +81,10 @@ pub struct Tick {
     pub at_ms: i64,
     /// Reads planned in it.
     pub reads: u64,
-    /// Their median latency; 0 without good reads.
-    pub p50_us: u64,
-    /// Their 99th percentile.
-    pub p99_us: u64,
+    /// Their median latency; `None` with too few good ones.
+    pub p50_us: Option<u64>,
+    /// The 99th percentile of the half second around it; `None` with too few good reads.
+    pub p99_us: Option<u64>,
     /// Copies sent in it.
     pub copies: u64,
     /// Of these, hedges, rescues, retries and shadows.

@@ -118,7 +118,7 @@ pub struct Outcome {
 }
 
 /// One read as the open loop saw it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Traced {
     /// When it was due, from the start of the scene.
     pub at: Duration,

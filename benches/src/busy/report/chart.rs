@@ -219,12 +219,20 @@ pub fn bars(title: &str, heads: [&str; 2], all: &[Bar]) -> String {
     svg + "</svg>"
 }
 
-/// A cell of a map: a ratio, and whether it is judged.
-pub type Ratio = Option<(f64, bool)>;
+/// A cell of a map.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio {
+    /// One over the other.
+    pub value: f64,
+    /// The machine allows a judgement.
+    pub judged: bool,
+    /// The intervals of the two do not overlap.
+    pub apart: bool,
+}
 
-/// A map: rows times columns of ratios, coloured by whether they are below 1, about 1 or above; one that is not judged
-/// has no colour.
-pub fn map(title: &str, columns: &[&str], rows: &[(&str, Vec<Ratio>)]) -> String {
+/// A map: rows times columns of ratios, coloured by whether they are below 1, about 1 (or not surely otherwise) or above;
+/// one that is not judged has no colour.
+pub fn map(title: &str, columns: &[&str], rows: &[(&str, Vec<Option<Ratio>>)]) -> String {
     // Room on the right for half of the last column's name.
     let (names, cell) = (122.0, (WIDTH - 122.0 - 34.0) / columns.len().max(1) as f64);
     let mut svg = open(title, 64.0 + rows.len() as f64 * 22.0 + 6.0);
@@ -237,16 +245,14 @@ pub fn map(title: &str, columns: &[&str], rows: &[(&str, Vec<Ratio>)]) -> String
         let _ =
             write!(svg, "<text class='small end' x='{}' y='{}'>{}</text>", names - 6.0, top + 14.0, escaped(name));
         for (column, ratio) in ratios.iter().enumerate() {
-            let Some((ratio, judged)) = ratio else { continue };
-            let (mark, ratio) = (if *judged { "" } else { "!" }, ratio);
-            let class = if !judged {
-                "bare"
-            } else if *ratio < 0.95 {
-                "win"
-            } else if *ratio <= 1.05 {
-                "tie"
-            } else {
-                "lose"
+            let Some(Ratio { value, judged, apart }) = ratio else { continue };
+            let (mark, class) = match () {
+                () if !judged => ("!", "bare"),
+                // Either may be the faster one.
+                () if !apart => ("~", "tie"),
+                () if *value < 0.95 => ("", "win"),
+                () if *value <= 1.05 => ("", "tie"),
+                () => ("", "lose"),
             };
             let left = names + column as f64 * cell;
             let _ = write!(
@@ -256,7 +262,7 @@ pub fn map(title: &str, columns: &[&str], rows: &[(&str, Vec<Ratio>)]) -> String
             );
             let middle = left + (cell - 2.0) / 2.0;
             let _ =
-                write!(svg, "<text class='small mid' x='{middle:.1}' y='{}'>{ratio:.2}{mark}</text>", top + 14.0);
+                write!(svg, "<text class='small mid' x='{middle:.1}' y='{}'>{value:.2}{mark}</text>", top + 14.0);
         }
     }
     svg + "</svg>"
@@ -316,14 +322,15 @@ mod tests {
 
     #[test]
     fn a_map_marks_wins_and_losses() {
-        let svg = map(
-            "m",
-            &["tied2"],
-            &[("busy", vec![Some((0.4, true))]), ("far", vec![Some((1.3, true))]), ("idle", vec![None])],
-        );
+        let cell = |value, judged, apart| vec![Some(Ratio { value, judged, apart })];
+        let rows = [("busy", cell(0.4, true, true)), ("far", cell(1.3, true, true)), ("idle", vec![None])];
+        let svg = map("m", &["tied2"], &rows);
         assert!(
             svg.contains("class='win'") && svg.contains("class='lose'") && !svg.contains("class='tie'"),
             "{svg}"
         );
+        let svg = map("m", &["tied2"], &[("memory", cell(0.5, true, false)), ("hard", cell(0.5, false, true))]);
+        assert!(svg.contains("class='tie'") && svg.contains("0.50~") && !svg.contains("class='win'"), "{svg}");
+        assert!(svg.contains("class='bare'") && svg.contains("0.50!"), "{svg}");
     }
 }

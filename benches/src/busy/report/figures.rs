@@ -1,6 +1,6 @@
 //! Which figures a document gives: curves and bars per scene, storms over time, load against p99, a map of cells.
 
-use super::chart::{Axis, Bar, Line, Scale, bars, lines, map};
+use super::chart::{Axis, Bar, Line, Ratio, Scale, bars, lines, map};
 use super::style;
 use super::sweeps::sweeps;
 use crate::busy::document::Document;
@@ -143,7 +143,7 @@ fn storm(scene: &str, rows: &[&BusyRow]) -> Vec<Figure> {
         // The others go on all along.
         _ => None,
     };
-    let figure = |name: &str, what: &str, scale: Scale, of: &dyn Fn(&Tick) -> f64| {
+    let figure = |name: &str, what: &str, scale: Scale, of: &dyn Fn(&Tick) -> Option<f64>| {
         let all: Vec<Line> = rows
             .iter()
             .map(|row| Line {
@@ -152,7 +152,7 @@ fn storm(scene: &str, rows: &[&BusyRow]) -> Vec<Figure> {
                     .series
                     .iter()
                     .filter(|tick| tick.at_ms >= 0 && tick.reads > 0)
-                    .map(|tick| (tick.at_ms as f64 / 1e3, of(tick)))
+                    .filter_map(|tick| Some((tick.at_ms as f64 / 1e3, of(tick)?)))
                     .collect(),
             })
             .collect();
@@ -163,19 +163,19 @@ fn storm(scene: &str, rows: &[&BusyRow]) -> Vec<Figure> {
         Figure { name: format!("time-{scene}-{}", name.replace(' ', "-")), group: Group::Storm, svg }
     };
     let mut all = vec![
-        figure("latency", "p99 of a tenth of a second, ms", Scale::Log, &|tick| millis(tick.p99_us.max(1))),
+        figure("latency", "p99 of half a second, ms", Scale::Log, &|tick| Some(millis(tick.p99_us?.max(1)))),
         figure("extra copies", "hedges and rescues, % of reads (what the budget pays)", Scale::Linear, &|tick| {
-            tick.extra_copies as f64 * 100.0 / tick.reads as f64
+            Some(tick.extra_copies as f64 * 100.0 / tick.reads as f64)
         }),
         figure("messages", "frames of the client, both ways, per read", Scale::Linear, &|tick| {
-            tick.messages as f64 / tick.reads as f64
+            Some(tick.messages as f64 / tick.reads as f64)
         }),
     ];
     // Files of before have no such count, and a line at 0 would say that no budget ever was empty.
     if rows.iter().any(|row| row.series.iter().any(|tick| tick.no_token > 0)) {
         let what = "extra copies not sent, the budget being empty, % of reads";
         let budget =
-            figure("no token", what, Scale::Linear, &|tick| tick.no_token as f64 * 100.0 / tick.reads as f64);
+            figure("no token", what, Scale::Linear, &|tick| Some(tick.no_token as f64 * 100.0 / tick.reads as f64));
         all.insert(2, budget);
     }
     all
@@ -264,13 +264,16 @@ fn cells(document: &Document) -> Vec<Figure> {
 fn cells_of(document: &Document, policies: &[&str], index: usize) -> Option<Figure> {
     let mut rows = Vec::new();
     for scene in document.scenes() {
-        let Some(base) = document.row(scene, "untied").and_then(|row| row.p99_us) else { continue };
-        let base_judged = document.row(scene, "untied").is_some_and(|row| row.judged);
+        let Some(base) = document.row(scene, "untied") else { continue };
         let ratio = |policy: &&str| {
             let row = document.row(scene, policy)?;
-            Some((row.p99_us? as f64 / base.max(1) as f64, row.judged && base_judged))
+            let value = row.p99_us? as f64 / base.p99_us?.max(1) as f64;
+            let ends = row.p99_interval_us.zip(base.p99_interval_us);
+            // Without intervals the figure is all there is.
+            let apart = ends.is_none_or(|([low, high], [base_low, base_high])| high < base_low || base_high < low);
+            Some(Ratio { value, judged: row.judged && base.judged, apart })
         };
-        let ratios: Vec<Option<(f64, bool)>> = policies.iter().map(ratio).collect();
+        let ratios: Vec<Option<Ratio>> = policies.iter().map(ratio).collect();
         if ratios.iter().any(Option::is_some) {
             rows.push((scene, ratios));
         }
@@ -301,8 +304,9 @@ mod tests {
 
     fn document() -> Document {
         let mut storm = row("storm", "untied", 90_000);
-        storm.series =
-            (1..40).map(|index| Tick { at_ms: index * 100, reads: 10, p99_us: 9_000, ..Tick::default() }).collect();
+        storm.series = (1..40)
+            .map(|index| Tick { at_ms: index * 100, reads: 10, p99_us: Some(9_000), ..Tick::default() })
+            .collect();
         let rows = vec![
             row("idle", "untied", 12_000),
             row("load40", "tied2", 10_000),

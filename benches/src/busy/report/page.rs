@@ -50,7 +50,8 @@ pub fn page(document: &Document) -> String {
 }
 
 const MAP: &str = "Each cell is the p99 of the policy over that of untied reads in the same scene: below .95 a win, above \
-1.05 a loss. One with a ! is not judged: the machine was too busy or stood still.";
+1.05 a loss. With a ~ either may be the faster one: their 95 % intervals overlap. One with a ! is not judged: the machine was \
+too busy or stood still.";
 const CURVES: &str = "Further right is rarer: each grid line is ten times fewer reads. Dotted: the limit on the run's own \
 arrivals, draws and lanes, as if a scheduler without delay had known every queue (join the shortest workload of two or \
 three), two measured crossings added.";
