@@ -1,6 +1,5 @@
 //! What was typed in the shell before: in memory, and in a file of the user's own between two shells.
 
-use dialoguer::History;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -8,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Lines that are kept.
-const LINES_MAX: usize = 1_000;
+pub const LINES_MAX: usize = 1_000;
 /// Longest line that is kept.
 const LINE_BYTES_MAX: usize = 4_096;
 
@@ -44,15 +43,14 @@ impl Recall {
             self.lines.truncate(LINES_MAX);
         }
     }
-}
 
-impl History<String> for Recall {
-    fn read(&self, position: usize) -> Option<String> {
-        self.lines.get(position).cloned()
+    /// All lines, oldest first.
+    pub fn lines(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().rev().map(String::as_str)
     }
 
-    /// A line that begins with a space is not kept, nor an empty or very long one.
-    fn write(&mut self, line: &String) {
+    /// Keeps a line, but for one that begins with a space, is empty or very long.
+    pub fn write(&mut self, line: &str) {
         if line.is_empty() || line.starts_with(' ') || line.len() > LINE_BYTES_MAX {
             return;
         }
@@ -72,21 +70,21 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn lines_come_back_newest_first_in_the_next_shell_and_secrets_do_not() {
+    fn lines_come_back_in_the_next_shell_and_secrets_do_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("history");
         let mut recall = Recall::of(&path).unwrap();
         for line in ["get a", "get b", "get b", " put password x", ""] {
-            recall.write(&line.to_owned());
+            recall.write(line);
         }
         let again = Recall::of(&path).unwrap();
         for recall in [recall, again] {
-            assert_eq!([0, 1, 2].map(|at| recall.read(at)), [Some("get b".into()), Some("get a".into()), None]);
+            assert_eq!(recall.lines().collect::<Vec<_>>(), ["get a", "get b"]);
         }
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let long: String = (0..5_000).map(|number| format!("get {number}\n")).collect();
         std::fs::write(&path, long).unwrap();
-        assert_eq!(Recall::of(&path).unwrap().read(0).as_deref(), Some("get 4999"));
+        assert_eq!(Recall::of(&path).unwrap().lines().last(), Some("get 4999"));
         assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), LINES_MAX);
         assert!(Recall::of(folder.path()).is_err());
     }

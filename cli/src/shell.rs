@@ -15,13 +15,10 @@ use crate::typing::{Typed, Typing};
 use crate::words;
 use anyhow::{Context, Result, anyhow};
 use clap::{CommandFactory, Parser};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use tiedkv_client::Client;
-
-/// Longest time from a signal until the editor gives its line up.
-const GIVES_UP: Duration = Duration::from_millis(200);
 
 /// Commands of the command line that make no sense over one connection.
 const REFUSED: [&str; 8] = ["demo", "start", "certs", "bench", "shell", "completions", "man", "watch-latency"];
@@ -47,6 +44,7 @@ pub async fn run(args: &Shell, format: Option<Format>) -> Result<End> {
     }
     let shell = Lines { client: &client, url: args.connect.cluster.clone(), format, terminal };
     let mut signals = Signals::listen()?;
+    let settings = Settings::now();
     let mut number = 0_u64;
     let end = loop {
         // Reading blocks; the connections need the runtime meanwhile.
@@ -56,12 +54,12 @@ pub async fn run(args: &Shell, format: Option<Format>) -> Result<End> {
         });
         let read = tokio::select! {
             read = &mut reading => read,
-            // Ctrl-C on a terminal ends the line alone. Otherwise the thread that reads cannot be stopped, and nothing is
-            // lost with it.
-            () = signals.next() => match tokio::time::timeout(GIVES_UP, &mut reading).await {
-                Ok(Ok(read)) if matches!(read.1, Ok(Typed::GivenUp)) => Ok(read),
-                _ => std::process::exit(i32::from(End::Interrupted as u8)),
-            },
+            // From elsewhere: while a line is edited Ctrl-C is a key, which ends the line alone. The thread that reads cannot be
+            // stopped, and nothing is lost with it but the terminal's settings.
+            () = signals.next() => {
+                settings.restore();
+                std::process::exit(i32::from(End::Interrupted as u8));
+            }
         };
         let read = read.context("reading a line")?;
         let typed_line = read.1;
@@ -89,6 +87,21 @@ pub async fn run(args: &Shell, format: Option<Format>) -> Result<End> {
     };
     client.close();
     end
+}
+
+/// Those of the terminal, if there is one: an editor that is cut off leaves its own.
+struct Settings(Option<Termios>);
+
+impl Settings {
+    fn now() -> Self {
+        Self(tcgetattr(std::io::stdin()).ok())
+    }
+
+    fn restore(&self) {
+        if let Some(settings) = &self.0 {
+            let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, settings);
+        }
+    }
 }
 
 /// What every line is run with.

@@ -1,18 +1,24 @@
 //! How lines reach the shell: edited on a terminal, with history and completion, or read from whatever standard input is.
 
 use crate::args::Cli;
-use crate::recall::Recall;
+use crate::recall::{LINES_MAX, Recall};
 use crate::words::last_word;
 use anyhow::{Context, Result, bail};
 use clap::CommandFactory;
-use dialoguer::theme::SimpleTheme;
-use dialoguer::{Completion, Input};
-use std::io::{BufRead, ErrorKind, Read};
+use rustyline::completion::Completer;
+use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
+use rustyline::history::MemHistory;
+use rustyline::validate::Validator;
+use rustyline::{CompletionType, Config, Editor, Helper};
+use std::io::{BufRead, Read};
+use std::sync::Arc;
 use tiedkv_protocol::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Longest line: every byte of key and value as an escape, and room for the command.
 const LINE_BYTES_MAX: u64 = 4 * (KEY_BYTES_MAX + VALUE_BYTES_MAX) as u64 + 1024;
-const PROMPT: &str = "tiedkv";
+const PROMPT: &str = "tiedkv: ";
 
 /// What was typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +34,7 @@ pub enum Typed {
 /// Where lines come from. Blocks while it waits.
 pub enum Typing {
     /// A terminal, what was typed before, and what can be completed.
-    Terminal(Recall, Commands),
+    Terminal(Recall, Arc<Commands>),
     /// Anything else: a pipe, a file.
     Input,
 }
@@ -36,7 +42,7 @@ pub enum Typing {
 impl Typing {
     /// On a terminal.
     pub fn on_terminal(recall: Recall) -> Self {
-        Self::Terminal(recall, Commands::known())
+        Self::Terminal(recall, Arc::new(Commands::known()))
     }
 
     /// The next line.
@@ -47,17 +53,31 @@ impl Typing {
         match self {
             Self::Input => read_line(&mut std::io::stdin().lock()),
             Self::Terminal(recall, commands) => {
-                let input = Input::<String>::with_theme(&SimpleTheme).with_prompt(PROMPT).allow_empty(true);
-                let line = input.history_with(recall).completion_with(commands).interact_text();
-                match line.map_err(std::io::Error::from) {
-                    Ok(line) => Ok(Typed::Line(line)),
-                    Err(error) if error.kind() == ErrorKind::Interrupted => Ok(Typed::GivenUp),
-                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(Typed::End),
+                let line = editor(recall, commands.clone()).and_then(|mut editor| editor.readline(PROMPT));
+                match line {
+                    Ok(line) => {
+                        recall.write(&line);
+                        Ok(Typed::Line(line))
+                    }
+                    Err(ReadlineError::Interrupted | ReadlineError::Signal(_)) => Ok(Typed::GivenUp),
+                    Err(ReadlineError::Eof) => Ok(Typed::End),
                     Err(error) => Err(error).context("the terminal"),
                 }
             }
         }
     }
+}
+
+/// An editor for one line: for as long as it exists, SIGINT is its own.
+fn editor(recall: &Recall, commands: Arc<Commands>) -> rustyline::Result<Editor<Completing, MemHistory>> {
+    let config = Config::builder().max_history_size(LINES_MAX)?.completion_type(CompletionType::List).build();
+    let history = MemHistory::with_config(&config);
+    let mut editor = Editor::with_history(config, history)?;
+    editor.set_helper(Some(Completing(commands)));
+    for line in recall.lines() {
+        editor.add_history_entry(line)?;
+    }
+    Ok(editor)
 }
 
 fn read_line(input: &mut impl BufRead) -> Result<Typed> {
@@ -108,19 +128,42 @@ impl Commands {
         };
         (from, all.into_iter().filter(|word| word.starts_with(&line[from..])).collect())
     }
-}
 
-impl Completion for Commands {
-    /// The line, its last word grown as far as all candidates agree.
-    fn get(&self, line: &str) -> Option<String> {
+    /// The same as they would stand in the line: a word that is the only one is done, and a space follows.
+    fn completed(&self, line: &str) -> (usize, Vec<String>) {
         let (from, words) = self.candidates(line);
-        let (first, others) = words.split_first()?;
-        let agree = |end: &usize| others.iter().all(|other| other.get(..*end) == first.get(..*end));
-        let length = (line.len() - from..=first.len()).rev().find(agree)?;
-        let space = if others.is_empty() { " " } else { "" };
-        Some(format!("{}{}{space}", &line[..from], &first[..length]))
+        match words.as_slice() {
+            [only] => (from, vec![format!("{only} ")]),
+            all => (from, all.iter().map(|word| (*word).to_owned()).collect()),
+        }
     }
 }
+
+/// Completes the words of a line; hints and colours nothing.
+struct Completing(Arc<Commands>);
+
+impl Completer for Completing {
+    type Candidate = String;
+
+    fn complete(
+        &self,
+        line: &str,
+        pos: usize,
+        _: &rustyline::Context<'_>,
+    ) -> rustyline::Result<(usize, Vec<String>)> {
+        Ok(self.0.completed(line.get(..pos).unwrap_or(line)))
+    }
+}
+
+impl Hinter for Completing {
+    type Hint = String;
+}
+
+impl Highlighter for Completing {}
+
+impl Validator for Completing {}
+
+impl Helper for Completing {}
 
 #[cfg(test)]
 mod tests {
@@ -129,17 +172,21 @@ mod tests {
     #[test]
     fn commands_and_their_flags_are_completed() {
         let commands = Commands::known();
-        assert_eq!(commands.get("sc").as_deref(), Some("scan "));
-        assert_eq!(commands.get("scan --pre").as_deref(), Some("scan --prefix "));
-        assert_eq!(commands.get("policy ej").as_deref(), Some("policy eject "));
-        assert_eq!(commands.get("help inc").as_deref(), Some("help incr "));
-        assert_eq!(commands.get("e").as_deref(), Some("ex"), "exit and export agree so far");
+        let completed = |line: &str| {
+            let (from, words) = commands.completed(line);
+            words.into_iter().map(|word| line[..from].to_owned() + &word).collect::<Vec<_>>()
+        };
+        assert_eq!(completed("sc"), ["scan "]);
+        assert_eq!(completed("scan --pre"), ["scan --prefix "]);
+        assert_eq!(completed("policy ej"), ["policy eject "]);
+        assert_eq!(completed("help inc"), ["help incr "]);
+        assert_eq!(completed("e"), ["export", "exit"]);
         assert!(commands.candidates("").1.contains(&"exit"));
         for hidden in ["start", "bench", "shell", "demo"] {
             assert!(!commands.candidates("").1.contains(&hidden), "{hidden}");
         }
         assert!(!commands.candidates("get --").1.contains(&"--cluster"));
-        assert_eq!(commands.get("nothing --"), None);
+        assert!(completed("nothing --").is_empty());
     }
 
     #[test]

@@ -1,11 +1,17 @@
 //! The tool's commands for many keys in one call and those that stay: `mget`, `shell`, `watch-latency`; what they print,
 //! how they end, and how their errors look.
 
+use crate::bed::until;
 use crate::data::{fill, patient_url, replicated, settle};
 use crate::data_tool::{assert_printed, without_versions};
 use crate::tool::{code, text, tool};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
-use std::process::Output;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 
 fn json_lines(bytes: &[u8]) -> Vec<Value> {
     text(bytes)
@@ -92,6 +98,76 @@ async fn mget_of_a_cluster_that_hangs_prints_nothing_and_ends_in_its_code() {
     let hung = tool(&["shell", "--cluster", &url, "-o", "json"], b"get a\n");
     assert!(matches!(code(&hung), Some(3 | 4)), "{}", text(&hung.stderr));
     error_of(&hung);
+}
+
+/// A command on a terminal of its own.
+struct OnTerminal {
+    child: Child,
+    terminal: File,
+    shown: Arc<Mutex<Vec<u8>>>,
+}
+
+impl OnTerminal {
+    fn start(arguments: &[&str]) -> Self {
+        let own = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&own).unwrap();
+        unlockpt(&own).unwrap();
+        let name = ptsname(&own, Vec::new()).unwrap();
+        let end = || Stdio::from(open(&name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tiedkv"));
+        command.args(arguments).env("TERM", "xterm").stdin(end()).stdout(end()).stderr(end());
+        let child = command.spawn().unwrap();
+        let terminal = File::from(own);
+        let shown: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let (mut from, to) = (terminal.try_clone().unwrap(), shown.clone());
+        // Ends when the command does and the last end is closed.
+        std::thread::spawn(move || {
+            let mut some = [0; 4096];
+            while let Ok(count @ 1..) = from.read(&mut some) {
+                to.lock().unwrap().extend_from_slice(&some[..count]);
+            }
+        });
+        Self { child, terminal, shown }
+    }
+
+    fn types(&mut self, keys: &[u8]) {
+        self.terminal.write_all(keys).unwrap();
+    }
+
+    /// Waits until `what` stands there so often.
+    async fn shows(&self, what: &str, times: usize) {
+        let shown = async || text(&self.shown.lock().unwrap());
+        until(&format!("{what:?} is shown {times} times"), shown, |all| all.matches(what).count() >= times).await;
+    }
+
+    async fn ends(mut self) -> Option<i32> {
+        let status = async || self.child.try_wait().unwrap();
+        until("it ends", status, Option::is_some).await.and_then(|status| status.code())
+    }
+}
+
+#[tokio::test]
+async fn ctrl_c_on_a_terminal_ends_the_line_and_tab_completes_it() {
+    let bed = replicated().await;
+    let url = patient_url(&bed);
+    let mut shell = OnTerminal::start(&["shell", "--cluster", &url, "--no-history"]);
+    shell.shows("tiedkv: ", 1).await;
+    shell.types(b"get no\x03");
+    shell.shows("tiedkv: ", 2).await;
+    // Twice: the signal of the first must not end the second.
+    shell.types(b"\x03");
+    shell.shows("tiedkv: ", 3).await;
+    shell.types(b"pu\t");
+    shell.shows("put ", 1).await;
+    shell.types(b"key value\r");
+    shell.shows("version", 1).await;
+    // The line before, once more.
+    shell.types(b"\x1b[A\r");
+    shell.shows("version", 2).await;
+    shell.types(b"\x04");
+    assert_eq!(shell.ends().await, Some(0));
+    settle(&bed).await;
+    assert_eq!(bed.client.get("key").await.unwrap().unwrap().value, "value");
 }
 
 #[tokio::test]
