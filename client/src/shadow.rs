@@ -36,8 +36,10 @@ impl ShadowReader for Shadow {
         let code = reply.outcome.as_ref().err().map(|failure| failure.code);
         {
             let engine = &mut view.own.lock().engine;
-            engine.answered(latency, &reply.service, code, now);
-            engine.copy_gone(reply.service.node, CopyKind::Shadow);
+            let newest = engine.control.ceiling().version;
+            let service = view.shared.connections().table().without_old_ceiling(reply.service, newest);
+            engine.answered(latency, &service, code, now);
+            engine.copy_gone(service.node, CopyKind::Shadow);
         }
         if let (Some(sample), Ok(found)) = (&self.sample, &reply.outcome) {
             let tally = view.shared.connections().counters.tallies.of(sample.slot);

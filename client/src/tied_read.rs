@@ -485,3 +485,7 @@ fn too_early(found: &Found) -> Failure {
     failure.have = Some(found.position);
     failure
 }
+
+#[cfg(test)]
+#[path = "old_ceiling_test.rs"]
+mod tests;

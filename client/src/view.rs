@@ -186,7 +186,7 @@ impl View {
         Self { inner: Arc::new(ViewInner { shared, seen: AtomicU64::new(0), own }) }
     }
 
-    pub(crate) fn inner(&self) -> &ViewInner {
+    pub(crate) fn inner(&self) -> &Arc<ViewInner> {
         &self.inner
     }
 
