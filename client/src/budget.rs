@@ -2,7 +2,8 @@
 //!
 //! Refilled by good answers only, so that it dries out when the answers do (gRPC retry throttling, proposal A6,
 //! has the same shape), with a burst and a small floor. It pays no tie copy and no free fail-over. It decides
-//! nothing but yes or no. A call for many keys has its share for the whole call: [`CallShare`].
+//! nothing but yes or no. A call for many keys has its share for the whole call, and a purse for what its own answers
+//! earn beyond the burst: [`CallShare`].
 
 use std::time::Duration;
 use tiedkv_protocol::moment::Moment;
@@ -27,7 +28,8 @@ impl Default for BudgetSettings {
 /// A millionth of a token: whole numbers, so that a run can be repeated exactly.
 const TOKEN: u64 = 1_000_000;
 
-/// The bucket. Over any window: tokens taken <= ratio x good answers + burst + floor x window.
+/// The bucket. Over any window: tokens taken <= ratio x reads + burst + floor x window. Reads are those that got a
+/// good answer within the window, and of a call for many keys that was open when it began all that did by its end.
 ///
 /// ```
 /// use tiedkv_client::budget::{Budget, BudgetSettings};
@@ -51,15 +53,17 @@ pub struct Budget {
     paid: Moment,
     replica_down: bool,
     ceiling_ppm: Option<u32>,
-    /// Room beyond the burst while calls for many keys are under way: theirs, width x ratio each.
-    widened: u64,
 }
 
-/// What the keys of one call may take together: width x ratio, at least one. Give it back with [`Budget::close`].
+/// What the keys of one call may take together: width x ratio, at least one. What is left of it ends with the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallShare {
     /// Whole extra copies that the call may still send.
     left: u32,
+    /// What its own answers earned while the bucket was full. Nobody else's: else calls that are open together could
+    /// save up for each other, and spend what reads long ended have earned.
+    purse: u64,
+    /// Most that the purse holds: width x ratio.
     room: u64,
 }
 
@@ -88,29 +92,43 @@ impl Budget {
             paid: now,
             replica_down: false,
             ceiling_ppm: None,
-            widened: 0,
         }
     }
 
-    /// A call for `width` keys begins: it may send width x ratio extra copies, and while it lasts as many tokens may be
-    /// kept on top of the burst (they are still earned by good answers only, its own among them).
-    #[must_use = "the room that a call takes is given back"]
-    pub fn open(&mut self, width: usize) -> CallShare {
+    /// A call for `width` keys begins: it may send width x ratio extra copies, still earned by good answers only. Its own
+    /// may earn them before it needs them, so what they earn beyond the burst is kept for it while it lasts.
+    pub fn open(&self, width: usize) -> CallShare {
         let room = self.per_answer.saturating_mul(width as u64);
-        self.widened = self.widened.saturating_add(room);
-        CallShare { left: u32::try_from(room.div_ceil(TOKEN)).unwrap_or(u32::MAX).max(1), room }
-    }
-
-    /// The call is over.
-    pub fn close(&mut self, share: CallShare) {
-        self.widened = self.widened.saturating_sub(share.room);
-        self.tokens = self.tokens.min(self.limit());
+        CallShare { left: u32::try_from(room.div_ceil(TOKEN)).unwrap_or(u32::MAX).max(1), purse: 0, room }
     }
 
     /// A read got a good answer. Refusals, failures and expiries do not count.
     pub fn good_answer(&mut self) {
+        self.earn();
+    }
+
+    /// The same of a key of a call.
+    pub fn good_answer_of(&mut self, call: &mut CallShare) {
+        let over = self.earn();
+        call.purse = (call.purse + over).min(self.room_of(call));
+    }
+
+    /// Adds what one answer earns; gives what the bucket has no room for.
+    fn earn(&mut self) -> u64 {
         let ceiling = self.ceiling_ppm.map_or(u64::MAX, u64::from);
-        self.tokens = (self.tokens + self.halved(self.per_answer.min(ceiling))).min(self.limit());
+        let tokens = self.tokens + self.halved(self.per_answer.min(ceiling));
+        self.tokens = tokens.min(self.limit());
+        tokens - self.tokens
+    }
+
+    /// Takes one token for a key of a call: out of its purse, else out of the bucket.
+    pub fn take_for(&mut self, call: &mut CallShare, now: Moment) -> bool {
+        call.purse = call.purse.min(self.room_of(call));
+        if call.purse < TOKEN {
+            return self.take(now);
+        }
+        call.purse -= TOKEN;
+        true
     }
 
     /// Takes one token if there is one.
@@ -157,7 +175,16 @@ impl Budget {
     }
 
     fn limit(&self) -> u64 {
-        if self.ceiling_ppm == Some(0) { 0 } else { self.halved(self.burst.saturating_add(self.widened)) }
+        self.at_most(self.burst)
+    }
+
+    fn room_of(&self, call: &CallShare) -> u64 {
+        self.at_most(call.room)
+    }
+
+    /// What may be kept where `room` is meant for it.
+    fn at_most(&self, room: u64) -> u64 {
+        if self.ceiling_ppm == Some(0) { 0 } else { self.halved(room) }
     }
 
     fn halved(&self, amount: u64) -> u64 {
@@ -201,13 +228,39 @@ mod tests {
     fn a_call_for_many_keys_has_its_share_for_the_whole_call() {
         let mut budget = Budget::new(BudgetSettings { floor_per_second: 0.0, ..Default::default() }, Moment::ZERO);
         while budget.take(Moment::ZERO) {}
-        let share = budget.open(1_000);
-        assert_eq!((share.left(), budget.tokens()), (50, 0), "width x ratio may be sent, and must be earned");
-        (0..950).for_each(|_| budget.good_answer());
-        assert_eq!(budget.tokens(), 47, "the burst alone would have kept 10");
-        budget.close(share);
+        let mut share = budget.open(1_000);
+        assert_eq!(share.left(), 50);
+        assert!(!budget.take_for(&mut share, Moment::ZERO), "width x ratio may be sent, and must be earned");
+        (0..950).for_each(|_| budget.good_answer_of(&mut share));
         assert_eq!(budget.tokens(), 10);
+        let taken = (0..100).filter(|_| budget.take_for(&mut share, Moment::ZERO)).count();
+        assert_eq!(taken, 47, "the burst alone would have kept 10");
         assert_eq!(budget.open(3).left(), 1, "at least one");
+    }
+
+    #[test]
+    fn calls_that_are_open_together_save_nothing_up_for_each_other() {
+        let mut budget = Budget::new(BudgetSettings { floor_per_second: 0.0, ..Default::default() }, Moment::ZERO);
+        let mut calls: Vec<CallShare> = (0..100).map(|_| budget.open(1_000)).collect();
+        (0..10_000).for_each(|_| budget.good_answer());
+        (0..1_000).for_each(|_| budget.good_answer_of(&mut calls[0]));
+        let mut taken = |call: &mut CallShare| (0..100).filter(|_| budget.take_for(call, Moment::ZERO)).count();
+        assert_eq!(taken(&mut calls[1]), 10, "of what reads earned before only the burst is kept");
+        assert_eq!(taken(&mut calls[0]), 50);
+        assert_eq!(calls[2..].iter_mut().map(taken).sum::<usize>(), 0);
+    }
+
+    #[test]
+    fn a_ceiling_and_a_dead_replica_hold_for_what_a_call_has_earned() {
+        let mut budget = Budget::new(BudgetSettings { floor_per_second: 0.0, ..Default::default() }, Moment::ZERO);
+        let mut call = budget.open(1_000);
+        (0..1_000).for_each(|_| budget.good_answer_of(&mut call));
+        budget.replica_down(true, Moment::ZERO);
+        let mut halved = call.clone();
+        let taken = (0..100).filter(|_| budget.take_for(&mut halved, Moment::ZERO)).count();
+        assert_eq!(taken, 25 + 5, "half of the purse and half of the burst");
+        budget.ceiling(Some(0), Moment::ZERO);
+        assert!(!budget.take_for(&mut call, Moment::ZERO));
     }
 
     #[test]
@@ -227,6 +280,10 @@ mod tests {
         Take,
         Wait(u32),
         Down(bool),
+        Open(usize),
+        GoodOf(usize),
+        TakeFor(usize),
+        Close(usize),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -235,6 +292,10 @@ mod tests {
             6 => Just(Step::Take),
             2 => (0_u32..2_000_000_000).prop_map(Step::Wait),
             1 => any::<bool>().prop_map(Step::Down),
+            1 => (0_usize..500).prop_map(Step::Open),
+            6 => any::<usize>().prop_map(Step::GoodOf),
+            6 => any::<usize>().prop_map(Step::TakeFor),
+            1 => any::<usize>().prop_map(Step::Close),
         ]
     }
 
@@ -249,15 +310,31 @@ mod tests {
             let settings = BudgetSettings { ratio, burst, floor_per_second: 0.1 };
             let mut budget = Budget::new(settings, Moment::ZERO);
             let (mut now, mut good, mut taken, mut start) = (Moment::ZERO, 0_u32, 0_u32, Moment::ZERO);
+            // Each call that is open, with its good answers so far.
+            let mut calls: Vec<(CallShare, u32)> = Vec::new();
             for (index, step) in steps.iter().enumerate() {
                 if index == from {
-                    (good, taken, start) = (0, 0, now);
+                    let of_open_calls: u32 = calls.iter().map(|(_, answers)| answers).sum();
+                    (good, taken, start) = (of_open_calls, 0, now);
                 }
+                let count = calls.len();
+                let open = |index: usize| (count > 0).then(|| index % count);
                 match step {
                     Step::Good => { good += 1; budget.good_answer(); }
                     Step::Take => taken += u32::from(budget.take(now)),
                     Step::Wait(nanos) => now = now + Duration::from_nanos(u64::from(*nanos)),
                     Step::Down(down) => budget.replica_down(*down, now),
+                    Step::Open(width) => calls.push((budget.open(*width), 0)),
+                    Step::GoodOf(index) => if let Some((call, answers)) = open(*index).map(|at| &mut calls[at]) {
+                        (good, *answers) = (good + 1, *answers + 1);
+                        budget.good_answer_of(call);
+                    },
+                    Step::TakeFor(index) => if let Some((call, _)) = open(*index).map(|at| &mut calls[at]) {
+                        taken += u32::from(budget.take_for(call, now));
+                    },
+                    Step::Close(index) => if let Some(at) = open(*index) {
+                        calls.swap_remove(at);
+                    },
                 }
                 let window = now.since(start).as_secs_f64();
                 let bound = ratio * f64::from(good) + burst + 0.1 * window;

@@ -127,18 +127,19 @@ impl<W: Ways, R: Rng> Host for EngineHost<'_, W, R> {
         }
         let forbidden = if Engine::bounded(kind) { self.forbidden(kind) } else { None };
         let engine = &mut *self.engine;
-        let reason = match forbidden {
-            Some(reason) => reason,
-            None if engine.budget.take(now) => {
-                if Engine::bounded(kind)
-                    && let Some(share) = self.asked.call.and_then(|call| engine.calls.get_mut(call.0))
-                {
-                    share.spend();
-                }
-                return true;
+        let mut call = self.asked.call.and_then(|call| engine.calls.get_mut(call.0));
+        let taken = forbidden.is_none()
+            && match &mut call {
+                Some(call) => engine.budget.take_for(call, now),
+                None => engine.budget.take(now),
+            };
+        if taken {
+            if let Some(call) = call.filter(|_| Engine::bounded(kind)) {
+                call.spend();
             }
-            None => Suppressed::NoToken,
-        };
+            return true;
+        }
+        let reason = forbidden.unwrap_or(Suppressed::NoToken);
         engine.suppressed[reason as usize] += 1;
         engine.suppressed_lately.push(reason);
         false

@@ -390,6 +390,30 @@ fn the_keys_of_a_call_share_its_extra_copies() {
 }
 
 #[test]
+fn what_the_answers_of_a_call_earn_beyond_the_burst_is_its_own() {
+    let mut view = View::new(EngineSettings::default());
+    let policy = ReadPolicy::HEDGED;
+    let asked = Asked { call: Some(view.engine.open_call(1_000)), ..policy.into() };
+    let decision = view.decide(policy, &[]);
+    let mut race = Race::new(decision.plan.clone());
+    let mut tie_id = || TieId(7);
+    let mut host = view.engine.host(asked, &WAYS, &mut tie_id, &mut view.rng);
+    let mut actions = Actions::new();
+    race.on_event(Event::Begin, view.now, &mut host, &mut actions);
+    let good = Event::Answer { copy: CopyIndex(0), answer: Answer::Good };
+    race.on_event(good, view.now, &mut host, &mut actions);
+    let ended = Ended::of(&race, &decision);
+    for _ in 0..1_000 {
+        view.engine.read_ended(asked, &ended, MS, Some(&service(1, 0)), view.now);
+    }
+    let mut host = view.engine.host(asked, &WAYS, &mut tie_id, &mut view.rng);
+    let taken = (0..100).filter(|_| host.token(CopyKind::Hedge, Moment::ZERO)).count();
+    assert_eq!(taken, 50, "1,000 x 5 %");
+    assert_eq!(view.engine.suppressed(Suppressed::CallSpent), 50);
+    assert_eq!(view.engine.budget().tokens(), 10, "the burst is left to others");
+}
+
+#[test]
 fn shadows_that_are_never_answered_keep_no_hedge_away() {
     let mut view = View::new(EngineSettings::default());
     (0..100).for_each(|_| view.engine.copy_sent(NodeId(1), CopyKind::Shadow));

@@ -89,7 +89,10 @@ impl Engine {
                 } else {
                     estimates.record(latency, hold_out, now);
                 }
-                self.budget.good_answer();
+                match asked.call.and_then(|call| self.calls.get_mut(call.0)) {
+                    Some(call) => self.budget.good_answer_of(call),
+                    None => self.budget.good_answer(),
+                }
                 self.unspent.good_answer();
                 if let Some(service) = winner {
                     self.gate.answered(race.plan().width, service);
