@@ -97,11 +97,13 @@ pub(crate) fn choose(view: &ViewInner, own: &mut Own, wish: Wish<'_>, now: Momen
         let named = options.read.filter(|_| asked.call.is_none() && matches!(what, ReadOperation::Get { .. }));
         (decision, shadow, named.unwrap_or_else(|| ReadId(own.rng.random())))
     };
-    let Decision { mut plan, not_tied, hold_out, observed } = decision;
+    let Decision { mut plan, not_tied, mut hold_out, mut observed } = decision;
     if let Some(only) = options.node {
         // A policy of more copies that the call named beside it was refused.
         plan.order.retain(|node| *node == only);
         plan.width = 1;
+        // Switched on or off it would send nothing more: it is no measure of those that would.
+        (hold_out, observed) = (false, None);
     }
     let first = plan.order.first().filter(|_| plan.width > 1);
     let tie_delay = first.map(|node| ways.tie_delay(*node));
@@ -142,9 +144,29 @@ impl Ways for TableWays<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake_node::FakeCluster;
+    use crate::control::Switch;
+    use crate::fake_node::{Deed, FakeCluster};
+    use crate::options::Level;
     use crate::policy::ReadPolicy;
-    use crate::test_support::{connect, run, stale};
+    use crate::test_support::{connect, connect_with, run, stale};
+
+    #[test]
+    fn a_node_that_is_named_measures_nothing_of_a_policy_and_would_have_sent_nothing_more() {
+        run(async {
+            let cluster = FakeCluster::start(3).await;
+            cluster.script(|_, _| Deed::Answer(Duration::from_millis(5)));
+            let client = connect_with(&cluster, |config| config.engine.hold_out = 1.0).await;
+            let stale = Some(Level::Stale { bound: None });
+            let named =
+                |gate| ReadOptions { node: Some(NodeId(2)), level: stale, gate: Some(gate), ..Default::default() };
+            client.get_with("k", named(true)).await.unwrap();
+            client.policy().set(Switch::OBSERVE).unwrap();
+            client.get_with("k", named(false)).await.unwrap();
+            let stats = client.stats();
+            let policy = stats.of(Operation::Get, ReadPolicy::default()).unwrap();
+            assert_eq!((policy.reads, policy.unsent.total(), policy.without.count()), (2, 0, 0), "{policy:?}");
+        });
+    }
 
     #[test]
     fn a_get_keeps_the_identity_it_was_given_and_the_parts_of_a_call_do_not() {

@@ -54,8 +54,14 @@ impl Engine {
             }
             Some(ErrorCode::Storage) => self.probation.observe(service.node, Sign::StorageFailed, now),
             Some(_) if service.started => self.probation.observe(service.node, Sign::Failed, now),
-            Some(_) => {}
+            Some(_) => self.probation.spoke(service.node, now),
         }
+    }
+
+    /// A page came: how long it took says nothing of gets, but its node answers.
+    pub fn page_answered(&mut self, service: &Service, now: Moment) {
+        self.gate.heard(service.node, service.flags, service.unhealthy_pairs);
+        self.probation.spoke(service.node, now);
     }
 
     /// What a node said of itself last, from whatever answer on whatever link.
@@ -104,11 +110,13 @@ impl Engine {
             }
             _ => {}
         }
-        // A copy of a tie may have been cancelled by its peer: its silence says nothing of its node.
-        if race.outcome() == Some(Outcome::GaveUp(GiveUp::Deadline))
-            && let Some(first) = race.copies().first().filter(|copy| copy.number.is_none() && copy.end == End::Out)
-        {
-            self.probation.unanswered(first.replica, latency, now);
+        // Only the first copy had a start: that a later one came to nothing says nothing.
+        if let Some(first) = race.copies().first().filter(|copy| copy.end == End::Out) {
+            // A copy of a tie may have been cancelled by its peer: alone its silence says nothing of its node.
+            if race.outcome() == Some(Outcome::GaveUp(GiveUp::Deadline)) && first.number.is_none() {
+                self.probation.unanswered(first.replica, latency, now);
+            }
+            self.probation.silent(first.replica, latency, now);
         }
         if let Some(outcome) = race.outcome() {
             self.wins.read_ended(asked.operation(), race.copies(), outcome, now);

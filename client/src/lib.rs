@@ -56,6 +56,8 @@ pub mod scan;
 pub mod select;
 mod shadow;
 mod shared;
+#[cfg(test)]
+mod silence_test;
 pub mod slow;
 pub mod spread;
 pub mod stats;

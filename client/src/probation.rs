@@ -1,8 +1,8 @@
 //! Replicas that fail or are slow for long: no first copies, shadow reads, and back with hysteresis.
 //!
 //! Never more than half of a shard's replicas are on probation. Losers of a race count neither as errors nor as
-//! slow. It says whom to avoid; [`crate::select`] puts them last, and the race still asks them when nobody else
-//! is left.
+//! slow; a replica that loses every race it is given a start in, for long, is slow. It says whom to avoid;
+//! [`crate::select`] puts them last, and the race still asks them when nobody else is left.
 
 use smallvec::SmallVec;
 use std::time::Duration;
@@ -46,6 +46,8 @@ impl Default for ProbationSettings {
 const STAY_MAX: Duration = Duration::from_secs(30);
 /// A shadow read that is out for longer than this no longer keeps the next one back: its answer may be lost.
 const SHADOW_LOST_AFTER: Duration = Duration::from_secs(10);
+/// Fewer first copies than these that came to nothing are no silence: a healthy replica loses some races.
+const SILENT_COPIES_MIN: u32 = 20;
 
 #[derive(Clone, Debug, Default)]
 struct Record {
@@ -62,6 +64,11 @@ struct Record {
     shadows_out: u32,
     /// Its last good answer.
     good_at: Option<Moment>,
+    /// Its last answer of any kind.
+    spoke_at: Option<Moment>,
+    /// First copies sent after that, whose reads ended without a word of it, and when the first of them was sent.
+    silent: u32,
+    silent_since: Option<Moment>,
     storage_suspect_until: Moment,
     ejected: bool,
 }
@@ -108,6 +115,7 @@ impl Probation {
         let Some(record) = self.record_mut(node) else { return };
         match sign {
             Sign::Good(latency) => {
+                record.spoke(now);
                 record.failures = 0;
                 record.good_at = Some(now);
                 let seconds = latency.as_secs_f64();
@@ -136,14 +144,42 @@ impl Probation {
             .is_some_and(|record| record.ejected || record.since.is_some() || now < record.storage_suspect_until)
     }
 
+    /// A copy on `node` was answered in a way that says no more of it than that it answers.
+    pub fn spoke(&mut self, node: NodeId, now: Moment) {
+        if let Some(record) = self.record_mut(node) {
+            record.spoke(now);
+        }
+    }
+
+    /// A read ended `waited` after its first copy went to `node`, without a word of it. One such copy says nothing: it
+    /// lost its race, or was cancelled by its peer. Many in a row do, if `node` answered nobody for as long as it takes
+    /// to be slow while others answered, and usually in far less time: it hangs, though its links are alive.
+    pub fn silent(&mut self, node: NodeId, waited: Duration, now: Moment) {
+        let sent = now - waited;
+        let settings = self.settings;
+        let others = self.median_of_others(node);
+        let others_good_at = self.others(node).filter_map(|record| record.good_at).max();
+        let Some(record) = self.record_mut(node) else { return };
+        if record.spoke_at.is_some_and(|at| at >= sent) {
+            return;
+        }
+        record.silent = record.silent.saturating_add(1);
+        let since = record.silent_since.map_or(sent, |known| known.min(sent));
+        record.silent_since = Some(since);
+        let silence = now.since(since);
+        let far_longer = others.is_some_and(|median| silence.as_secs_f64() > settings.slow_factor * median);
+        let others_answered = others_good_at.is_some_and(|at| at > since);
+        if record.silent >= SILENT_COPIES_MIN && silence >= settings.slow_for && far_longer && others_answered {
+            record.slow_since = Some(since);
+            self.judge(node, now);
+        }
+    }
+
     /// The untied copy of a read was out for `waited` on `node` and was never answered. That speaks of the node only
     /// if others answered meanwhile, and in far less time: in an overload of all it says nothing.
     pub fn unanswered(&mut self, node: NodeId, waited: Duration, now: Moment) {
         let since = now - waited;
-        let others_answered = self
-            .records
-            .iter()
-            .any(|(other, record)| *other != node && record.good_at.is_some_and(|at| at > since));
+        let others_answered = self.others(node).any(|record| record.good_at.is_some_and(|at| at > since));
         let factor = self.settings.slow_factor;
         let far_longer = |median: f64| waited.as_secs_f64() > factor * median;
         if others_answered && self.median_of_others(node).is_some_and(far_longer) {
@@ -208,6 +244,10 @@ impl Probation {
         self.records.iter_mut().find(|(known, _)| *known == node).map(|(_, record)| record)
     }
 
+    fn others(&self, node: NodeId) -> impl Iterator<Item = &Record> {
+        self.records.iter().filter(move |(other, _)| *other != node).map(|(_, record)| record)
+    }
+
     fn judge(&mut self, node: NodeId, now: Moment) {
         let room = self.on_probation() < self.records.len() / 2;
         let settings = self.settings;
@@ -234,18 +274,19 @@ impl Probation {
     }
 
     fn median_of_others(&self, node: NodeId) -> Option<f64> {
-        let mut known: SmallVec<[f64; 8]> = self
-            .records
-            .iter()
-            .filter(|(other, record)| *other != node && record.samples >= 10)
-            .map(|(_, record)| record.latency)
-            .collect();
+        let mut known: SmallVec<[f64; 8]> =
+            self.others(node).filter(|record| record.samples >= 10).map(|record| record.latency).collect();
         known.sort_unstable_by(f64::total_cmp);
         known.get(known.len() / 2).copied()
     }
 }
 
 impl Record {
+    fn spoke(&mut self, now: Moment) {
+        self.spoke_at = Some(now);
+        (self.silent, self.silent_since) = (0, None);
+    }
+
     fn failed(&mut self) {
         self.failures = self.failures.saturating_add(1);
         self.good_shadows = 0;
@@ -354,6 +395,61 @@ mod tests {
         assert!(feed(&mut three(), MS * 5, true));
         assert!(!feed(&mut three(), MS * 5, false), "nobody answered meanwhile");
         assert!(!feed(&mut three(), MS * 400, true), "the others take as long: an overload");
+    }
+
+    /// A's first copies come to nothing every 10 ms for `until`, while B and C answer, as does A at each of `spoke`.
+    /// When A went on probation.
+    fn silence(until: Duration, others: Option<Duration>, spoke: &[Duration]) -> Option<Duration> {
+        let mut probation = three();
+        let mut spoke = spoke.iter().peekable();
+        for step in 0..until.as_millis() as u32 / 10 {
+            let now = Moment::ZERO + MS * 10 * step;
+            for node in [B, C] {
+                if let Some(latency) = others {
+                    probation.observe(node, Sign::Good(latency), now);
+                }
+            }
+            if spoke.next_if(|at| Moment::ZERO + **at <= now).is_some() {
+                probation.spoke(A, now);
+            }
+            probation.silent(A, MS * 5, now);
+            if probation.avoid(A, now) {
+                return Some(now.since(Moment::ZERO));
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn a_replica_that_hangs_behind_ties_is_found_by_its_silence_and_a_loser_is_not() {
+        let found = silence(MS * 4_000, Some(MS * 5), &[]).unwrap();
+        assert!((MS * 1_990..=MS * 2_010).contains(&found), "{found:?}");
+        let now_and_then: Vec<Duration> = (0..20).map(|i| MS * 1_900 * i).collect();
+        assert_eq!(silence(MS * 20_000, Some(MS * 5), &now_and_then), None, "it answers somebody now and then");
+        assert_eq!(silence(MS * 20_000, None, &[]), None, "nobody answers");
+        let overload = silence(MS * 5_000, Some(MS * 1_000), &[]).unwrap();
+        assert!((MS * 3_990..=MS * 4_010).contains(&overload), "others take a second: {overload:?}");
+    }
+
+    #[test]
+    fn few_silent_copies_say_nothing_and_shadows_bring_a_silent_replica_back() {
+        let mut probation = three();
+        for node in [B, C] {
+            (0..10).for_each(|_| probation.observe(node, Sign::Good(MS), Moment::ZERO));
+        }
+        let second = |i: u32| Moment::ZERO + MS * 1_000 * i;
+        for i in 1..20 {
+            probation.observe(B, Sign::Good(MS), second(i));
+            probation.silent(A, MS, second(i));
+        }
+        assert!(!probation.avoid(A, second(20)), "one short");
+        probation.observe(B, Sign::Good(MS), second(20));
+        probation.silent(A, MS, second(20));
+        assert!(probation.avoid(A, second(20)));
+        (0..5).for_each(|_| probation.observe(A, Sign::Good(MS), second(22)));
+        assert!(!probation.avoid(A, second(22)));
+        probation.silent(A, MS, second(23));
+        assert!(!probation.avoid(A, second(23)), "it begins anew");
     }
 
     #[test]

@@ -425,9 +425,7 @@ impl<'v> Running<'v> {
             let code = reply.outcome.as_ref().err().map(|failure| failure.code);
             known.service = Some(reply.service);
             if code.is_none() && !self.chosen.what.is_short() {
-                // How long a page takes says nothing about the node's gets.
-                let Service { node, flags, unhealthy_pairs, .. } = service;
-                engine.heard(node, flags, unhealthy_pairs);
+                engine.page_answered(&service, received);
             } else {
                 let service = service.of_one(self.chosen.what.gets());
                 engine.answered(received.since(known.sent), &service, code, received);
