@@ -84,11 +84,7 @@ pub(crate) fn choose(view: &ViewInner, own: &mut Own, wish: Wish<'_>, now: Momen
     let table = connections.table().clone();
     let ways = TableWays { table: &table, cap: config.tie_delay_cap };
     let (decision, shadow, read) = {
-        // Members and peers stand in the same order, sorted by NodeId.
-        let members = table.topology.members.iter().zip(&table.peers).filter(|(member, _)| !member.learner);
-        let replicas: SmallVec<[Replica<'_>; 4]> = members
-            .map(|(member, peer)| Replica { node: peer.node, zone: &member.zone, down: peer.links() == 0 })
-            .collect();
+        let replicas: SmallVec<[Replica<'_>; 4]> = table.replicas().collect();
         own.sync(&replicas, &table, &connections.board, now);
         let decision = own.engine.decide(asked, deadline, &replicas, &ways, now, &mut own.rng);
         let shadow = if short { own.engine.shadow_due(now) } else { None };
@@ -154,7 +150,7 @@ mod tests {
     fn a_node_that_is_named_measures_nothing_of_a_policy_and_would_have_sent_nothing_more() {
         run(async {
             let cluster = FakeCluster::start(3).await;
-            cluster.script(|_, _| Deed::Answer(Duration::from_millis(5)));
+            cluster.script(|_, _| Deed::Answer(Duration::from_millis(120)));
             let client = connect_with(&cluster, |config| config.engine.hold_out = 1.0).await;
             let stale = Some(Level::Stale { bound: None });
             let named =

@@ -236,12 +236,13 @@ impl Engine {
         let down = replicas.iter().any(|replica| replica.down);
         self.budget.replica_down(down, now);
         self.unspent.replica_down(down, now);
+        let by_load = self.settings.choice != Choice::Random;
         let candidates: SmallVec<[Candidate<'_>; 4]> = replicas
             .iter()
             .map(|replica| Candidate {
                 node: replica.node,
                 zone: replica.zone,
-                load: self.load(replica.node).as_of(now),
+                load: if by_load { self.load(replica.node).as_of(now) } else { Load::default() },
                 avoid: replica.down
                     || self.gate.wants_none(replica.node)
                     || self.probation.avoid(replica.node, now),

@@ -426,6 +426,28 @@ fn shadows_that_are_never_answered_keep_no_hedge_away() {
 }
 
 #[test]
+fn a_refusal_and_a_page_end_the_silence_of_a_replica() {
+    type Speak = fn(&mut Engine, Moment);
+    let refuse: Speak = |engine, now| {
+        let refused = Service { started: false, ..service(1, 0) };
+        engine.answered(MS, &refused, Some(ErrorCode::Busy), now);
+    };
+    let page: Speak = |engine, now| engine.page_answered(&service(1, 0), now);
+    for (speak, found) in [(None, true), (Some(refuse), false), (Some(page), false)] {
+        let mut engine = View::new(EngineSettings::default()).engine;
+        for step in 0..300 {
+            let now = Moment::ZERO + MS * 10 * step;
+            engine.answered(MS, &service(2, 0), None, now);
+            if let Some(speak) = speak.filter(|_| step == 150) {
+                speak(&mut engine, now);
+            }
+            engine.probation.silent(NodeId(1), MS, now);
+        }
+        assert_eq!(engine.probation.on_probation() == 1, found);
+    }
+}
+
+#[test]
 fn a_replica_that_lets_untied_reads_run_into_their_deadline_goes_on_probation() {
     let mut view = View::new(EngineSettings { gate: None, ..EngineSettings::default() });
     let policy = ReadPolicy::UNTIED;

@@ -18,9 +18,9 @@ pub enum CopyFate {
     /// A good answer after the read had another one.
     Late,
     /// Answered without having started: `Busy`, `Behind`, `Expired`, ...
-    Refused(Failure),
+    Refused(Box<Failure>),
     /// Answered after the start, but not well.
-    Failed(Failure),
+    Failed(Box<Failure>),
     /// No answer before the call ended; it was withdrawn.
     Unanswered,
     /// The link was lost while the answer was owed.

@@ -13,6 +13,27 @@ const PER_OCTAVE: usize = 16;
 /// Doublings covered, from 1 us: up to 67 s. Longer durations saturate in the last bucket.
 const OCTAVES: usize = 26;
 const BUCKETS: usize = PER_OCTAVE * OCTAVES + 1;
+/// Of an `f64` (IEEE 754).
+const MANTISSA_BITS: u32 = 52;
+const ONE_EXPONENT: usize = 1023;
+/// Bounds of the buckets within an octave: 2^(1/16) to 2^(15/16).
+const STEPS: [f64; PER_OCTAVE - 1] = [
+    1.0442737824274138,
+    1.0905077326652577,
+    1.1387886347566916,
+    1.189207115002721,
+    1.241857812073484,
+    1.2968395546510096,
+    1.3542555469368927,
+    1.4142135623730951,
+    1.4768261459394993,
+    1.5422108254079407,
+    1.6104903319492543,
+    1.681792830507429,
+    1.7562521603732995,
+    1.8340080864093424,
+    1.9152065613971474,
+];
 
 /// How a [`Durations`] forgets and when it speaks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -129,11 +150,16 @@ fn fade(count: f32, keep: f32) -> f32 {
 }
 
 fn bucket(duration: Duration) -> usize {
-    let micros = duration.as_nanos() as f64 / 1_000.0;
+    let micros = duration.as_secs_f64() * 1e6;
     if micros <= 1.0 {
         return 0;
     }
-    ((micros.log2() * PER_OCTAVE as f64) as usize + 1).min(BUCKETS - 1)
+    // A positive number's bits are its octave and where it stands within: no logarithm on the path of a read.
+    let bits = micros.to_bits();
+    let octave = (bits >> MANTISSA_BITS) as usize - ONE_EXPONENT;
+    let within = f64::from_bits(bits & ((1 << MANTISSA_BITS) - 1) | (ONE_EXPONENT as u64) << MANTISSA_BITS);
+    let step = STEPS.iter().filter(|bound| within >= **bound).count();
+    (octave * PER_OCTAVE + step + 1).min(BUCKETS - 1)
 }
 
 /// A point inside a bucket: share 0.0 is its lower bound, 1.0 its upper.

@@ -23,6 +23,18 @@ fn too_few_samples_are_no_estimate() {
 }
 
 #[test]
+fn buckets_are_those_of_the_logarithm() {
+    for step in 0..60_000 {
+        // From 0.1 us to 200 s.
+        let duration = Duration::from_nanos((100.0 * (f64::from(step) * 0.000_357).exp()) as u64);
+        let place = (duration.as_nanos() as f64 / 1_000.0).log2() * 16.0;
+        let wanted = if place <= 0.0 { 0 } else { (place as usize + 1).min(BUCKETS - 1) };
+        let on_a_bound = (place - place.round()).abs() < 1e-9;
+        assert!(on_a_bound || bucket(duration) == wanted, "{duration:?}");
+    }
+}
+
+#[test]
 fn slow_traffic_never_gets_an_estimate() {
     let mut durations = Durations::new(Memory::default());
     (0..500).for_each(|i| durations.record(Duration::from_millis(5), ms(i * 1_000)));

@@ -2,6 +2,7 @@
 //! to a shadow copy. What nodes said last is [`crate::view`]'s to test.
 
 use super::*;
+use crate::Client;
 use crate::fake_node::{Deed, FakeCluster};
 use crate::pending::ShadowReader;
 use crate::policy::ReadPolicy;
@@ -38,42 +39,54 @@ fn held_back(view: &ViewInner) -> (bool, bool) {
     (own.engine.gate.ties_off(), own.engine.gate.no_extra_copies())
 }
 
+/// The same after a read of `what` was sent and its answer came, by a view of its own.
+fn held_back_by(client: &Client, what: ReadOperation, operation: Operation) -> (bool, bool) {
+    let view = client.view(1);
+    let inner = view.inner();
+    let options = stale(ReadPolicy::UNTIED);
+    let asked = asked(inner, &options, operation, LevelName::Stale, None);
+    let (now, deadline) = (clock::now(), Duration::from_secs(10));
+    let wish = Wish { asked, options: &options, level: LEVEL, what, deadline: now + deadline };
+    let (chosen, plan) = choose(inner, &mut inner.own.lock(), wish, now);
+    let mut running = Running::new(inner, chosen, plan, deadline, now, now);
+    running.begin(now);
+    let node = running.race.copies()[0].replica;
+    running.on_answer((0, answer(node), Bytes::new(), now), &mut inner.own.lock().engine);
+    held_back(inner)
+}
+
 #[test]
 fn what_an_old_ceiling_makes_a_node_say_with_an_answer_does_not_count() {
     run(async {
         let cluster = FakeCluster::start(3).await;
         cluster.script(|_, _| Deed::Silence);
         let client = connect(&cluster).await;
-        let view = client.view(1);
-        let inner = view.inner();
-        let connections = inner.shared.connections();
-        connections.table().peers.iter().for_each(|peer| peer.heard_ceiling(&old()));
+        let connections = client.view.shared().connections();
+        let heard = |ceiling: &Ceiling| {
+            connections.table().peers.iter().for_each(|peer| peer.heard_ceiling(ceiling));
+        };
+        heard(&old());
         let new = Ceiling { version: 2, ..Ceiling::default() };
         connections.board.learn_ceiling(new);
         let (lo, columns) = (Bytes::new(), Columns::All);
         let page = PageRequest { lo, hi: None, reverse: false, columns, rows_max: 9, bytes_max: 1_000 };
-        for (what, operation) in [
-            (ReadOperation::Get { key: "k".into() }, Operation::Get),
-            (ReadOperation::Scan(Box::new(page)), Operation::Scan),
-        ] {
-            let options = stale(ReadPolicy::UNTIED);
-            let asked = asked(inner, &options, operation, LevelName::Stale, None);
-            let (now, deadline) = (clock::now(), Duration::from_secs(10));
-            let wish = Wish { asked, options: &options, level: LEVEL, what, deadline: now + deadline };
-            let mut running = Running::begin(inner, wish, deadline, now, now);
-            let node = running.race.copies()[0].replica;
-            running.on_answer((0, answer(node), Bytes::new(), now), &mut inner.own.lock().engine);
-            assert_eq!(held_back(inner), (false, false), "{operation}");
-        }
-        let node = NodeId(1);
+        let get = || held_back_by(&client, ReadOperation::Get { key: "k".into() }, Operation::Get);
+        let scan = || held_back_by(&client, ReadOperation::Scan(Box::new(page.clone())), Operation::Scan);
         let shadow = || {
-            inner.own.lock().engine.copy_sent(node, CopyKind::Shadow);
-            Shadow::new(inner, None).shadow_answered(Duration::from_millis(1), &answer(node), clock::now());
-            held_back(inner)
+            let (view, node) = (client.view(1), NodeId(1));
+            {
+                // As by the read that goes before it.
+                let mut own = view.inner().own.lock();
+                own.sync(&[], &connections.table(), &connections.board, clock::now());
+                own.engine.copy_sent(node, CopyKind::Shadow);
+            }
+            let shadow = Shadow::new(view.inner(), None);
+            shadow.shadow_answered(Duration::from_millis(1), &answer(node), clock::now());
+            held_back(view.inner())
         };
-        assert_eq!(shadow(), (false, false));
-        // It knows the newest and says so all the same: that is its own judgement.
-        connections.table().peer(node).unwrap().heard_ceiling(&new);
-        assert_eq!(shadow(), (true, true));
+        assert_eq!([get(), scan(), shadow()], [(false, false); 3]);
+        // They know the newest and say so all the same: that is their own judgement.
+        heard(&new);
+        assert_eq!([get(), scan(), shadow()], [(true, true); 3]);
     });
 }

@@ -110,29 +110,14 @@ impl Probation {
 
     /// A copy on `node` ended in a way that speaks of the node. Not for refusals, not for losers.
     pub fn observe(&mut self, node: NodeId, sign: Sign, now: Moment) {
-        let others = self.median_of_others(node);
-        let settings = self.settings;
-        let Some(record) = self.record_mut(node) else { return };
-        match sign {
-            Sign::Good(latency) => {
-                record.spoke(now);
-                record.failures = 0;
-                record.good_at = Some(now);
-                let seconds = latency.as_secs_f64();
-                let first = record.samples == 0;
-                record.latency = if first { seconds } else { record.latency + 0.1 * (seconds - record.latency) };
-                record.samples = record.samples.saturating_add(1);
-                let slow = record.samples >= 10
-                    && others.is_some_and(|median| record.latency > settings.slow_factor * median);
-                record.slow_since = if slow { record.slow_since.or(Some(now)) } else { None };
-                if record.since.is_some() {
-                    record.good_shadows = if slow { 0 } else { record.good_shadows + 1 };
-                }
-            }
-            Sign::Failed => record.failed(),
-            Sign::StorageFailed => {
-                record.failed();
-                record.storage_suspect_until = now + settings.storage_suspect_for;
+        let suspect_for = self.settings.storage_suspect_for;
+        if let Sign::Good(latency) = sign {
+            self.good(node, latency, now);
+        } else if let Some(record) = self.record_mut(node) {
+            record.failures = record.failures.saturating_add(1);
+            record.good_shadows = 0;
+            if sign == Sign::StorageFailed {
+                record.storage_suspect_until = now + suspect_for;
             }
         }
         self.judge(node, now);
@@ -248,34 +233,55 @@ impl Probation {
         self.records.iter().filter(move |(other, _)| *other != node).map(|(_, record)| record)
     }
 
-    fn judge(&mut self, node: NodeId, now: Moment) {
-        let room = self.on_probation() < self.records.len() / 2;
-        let settings = self.settings;
+    fn good(&mut self, node: NodeId, latency: Duration, now: Moment) {
         let Some(record) = self.record_mut(node) else { return };
+        record.spoke(now);
+        record.failures = 0;
+        record.good_at = Some(now);
+        let seconds = latency.as_secs_f64();
+        let first = record.samples == 0;
+        record.latency = if first { seconds } else { record.latency + 0.1 * (seconds - record.latency) };
+        record.samples = record.samples.saturating_add(1);
+        let (known, smoothed) = (record.is_known(), record.latency);
+        let slow = known && self.far_slower(node, smoothed);
+        let Some(record) = self.record_mut(node) else { return };
+        record.slow_since = if slow { record.slow_since.or(Some(now)) } else { None };
+        if record.since.is_some() {
+            record.good_shadows = if slow { 0 } else { record.good_shadows + 1 };
+        }
+    }
+
+    fn judge(&mut self, node: NodeId, now: Moment) {
+        let settings = self.settings;
+        let Some(record) = self.record(node) else { return };
         match record.since {
-            None => {
-                let slow = record.slow_since.is_some_and(|since| now.since(since) >= settings.slow_for);
-                if (record.failures >= settings.failures || slow) && room {
+            None if record.is_bad(&settings, now) && self.on_probation() < self.records.len() / 2 => {
+                if let Some(record) = self.record_mut(node) {
                     record.since = Some(now);
                     record.times = record.times.saturating_add(1);
                     record.good_shadows = 0;
                     record.shadow_at = now + settings.shadow_every;
                 }
             }
-            Some(since) => {
-                let doubled = settings.stay_min.saturating_mul(1 << (record.times.saturating_sub(1)).min(8));
-                let stay = doubled.min(STAY_MAX);
-                if record.good_shadows >= settings.good_shadows && now.since(since) >= stay {
-                    record.since = None;
-                    record.slow_since = None;
+            Some(since) if record.is_well(&settings, now.since(since)) => {
+                if let Some(record) = self.record_mut(node) {
+                    (record.since, record.slow_since) = (None, None);
                 }
             }
+            _ => {}
         }
+    }
+
+    /// Over the factor of the others' median. Over that of none of them, as a rule: then no median is asked for.
+    fn far_slower(&self, node: NodeId, seconds: f64) -> bool {
+        let over = |latency: f64| seconds > self.settings.slow_factor * latency;
+        let over_any = self.others(node).any(|other| other.is_known() && over(other.latency));
+        over_any && self.median_of_others(node).is_some_and(over)
     }
 
     fn median_of_others(&self, node: NodeId) -> Option<f64> {
         let mut known: SmallVec<[f64; 8]> =
-            self.others(node).filter(|record| record.samples >= 10).map(|record| record.latency).collect();
+            self.others(node).filter(|other| other.is_known()).map(|other| other.latency).collect();
         known.sort_unstable_by(f64::total_cmp);
         known.get(known.len() / 2).copied()
     }
@@ -287,177 +293,23 @@ impl Record {
         (self.silent, self.silent_since) = (0, None);
     }
 
-    fn failed(&mut self) {
-        self.failures = self.failures.saturating_add(1);
-        self.good_shadows = 0;
+    fn is_bad(&self, settings: &ProbationSettings, now: Moment) -> bool {
+        let slow = self.slow_since.is_some_and(|since| now.since(since) >= settings.slow_for);
+        self.failures >= settings.failures || slow
+    }
+
+    /// It may come back after having stayed for so long.
+    fn is_well(&self, settings: &ProbationSettings, stayed: Duration) -> bool {
+        let doubled = settings.stay_min.saturating_mul(1 << self.times.saturating_sub(1).min(8));
+        self.good_shadows >= settings.good_shadows && stayed >= doubled.min(STAY_MAX)
+    }
+
+    /// Enough answers to compare its latency.
+    fn is_known(&self) -> bool {
+        self.samples >= 10
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const A: NodeId = NodeId(1);
-    const B: NodeId = NodeId(2);
-    const C: NodeId = NodeId(3);
-    const MS: Duration = Duration::from_millis(1);
-
-    fn three() -> Probation {
-        let mut probation = Probation::new(ProbationSettings::default());
-        probation.members(&[A, B, C]);
-        probation
-    }
-
-    #[test]
-    fn failures_in_a_row_and_back_after_good_shadows() {
-        let mut probation = three();
-        (0..4).for_each(|_| probation.observe(A, Sign::Failed, Moment::ZERO));
-        probation.observe(A, Sign::Good(MS), Moment::ZERO);
-        (0..4).for_each(|_| probation.observe(A, Sign::Failed, Moment::ZERO));
-        assert!(!probation.avoid(A, Moment::ZERO), "not in a row");
-        probation.observe(A, Sign::Failed, Moment::ZERO);
-        assert!(probation.avoid(A, Moment::ZERO));
-        assert_eq!(probation.shadow_due(Moment::ZERO), None);
-        let later = Moment::ZERO + MS * 500;
-        assert_eq!(probation.shadow_due(later), Some(A));
-        assert_eq!(probation.shadow_due(later), None, "booked");
-        (0..9).for_each(|_| probation.observe(A, Sign::Good(MS), later));
-        assert!(probation.avoid(A, later), "at least a second");
-        probation.observe(A, Sign::Good(MS), Moment::ZERO + MS * 1_001);
-        assert!(!probation.avoid(A, later));
-    }
-
-    #[test]
-    fn never_more_than_half() {
-        let mut probation = three();
-        for node in [A, B, C] {
-            (0..20).for_each(|_| probation.observe(node, Sign::Failed, Moment::ZERO));
-        }
-        assert_eq!(probation.on_probation(), 1);
-    }
-
-    #[test]
-    fn slow_for_long_is_probation_slow_for_a_moment_is_not() {
-        let mut probation = three();
-        let mut now = Moment::ZERO;
-        let mut first = None;
-        for i in 0..400_u32 {
-            now = now + MS * 10;
-            probation.observe(A, Sign::Good(MS * 5), now);
-            probation.observe(B, Sign::Good(MS * 6), now);
-            probation.observe(C, Sign::Good(MS * 60), now);
-            if first.is_none() && probation.avoid(C, now) {
-                first = Some(i);
-            }
-        }
-        assert!((200..=215).contains(&first.unwrap()), "{first:?} x 10 ms");
-        assert!(!probation.avoid(A, now) && !probation.avoid(B, now));
-    }
-
-    #[test]
-    fn one_storage_error_stops_first_copies_for_a_while() {
-        let mut probation = three();
-        probation.observe(B, Sign::StorageFailed, Moment::ZERO);
-        assert!(probation.avoid(B, Moment::ZERO + MS * 4_999));
-        assert!(!probation.avoid(B, Moment::ZERO + MS * 5_000));
-    }
-
-    #[test]
-    fn one_shadow_is_out_at_a_time_and_a_lost_one_does_not_keep_the_replica_out() {
-        let mut probation = three();
-        (0..5).for_each(|_| probation.observe(A, Sign::Failed, Moment::ZERO));
-        let later = Moment::ZERO + MS * 500;
-        assert_eq!(probation.shadow_due(later), Some(A));
-        probation.shadow_sent(A);
-        assert_eq!(probation.shadow_due(later + MS * 5_000), None, "it is unanswered");
-        assert_eq!(probation.shadow_due(later + MS * 10_200), Some(A), "its answer may be lost");
-        probation.shadow_gone(A);
-        assert_eq!(probation.shadow_due(later + MS * 10_400), Some(A));
-    }
-
-    #[test]
-    fn a_read_that_is_never_answered_speaks_of_its_replica_only_while_others_answer() {
-        let second = MS * 1_000;
-        let feed = |probation: &mut Probation, latency: Duration, other_answers: bool| {
-            let mut now = Moment::ZERO;
-            for node in [B, C] {
-                (0..10).for_each(|_| probation.observe(node, Sign::Good(latency), now));
-            }
-            for _ in 0..5 {
-                now = now + second;
-                if other_answers {
-                    probation.observe(B, Sign::Good(latency), now);
-                }
-                probation.unanswered(A, second, now);
-            }
-            probation.avoid(A, now)
-        };
-        assert!(feed(&mut three(), MS * 5, true));
-        assert!(!feed(&mut three(), MS * 5, false), "nobody answered meanwhile");
-        assert!(!feed(&mut three(), MS * 400, true), "the others take as long: an overload");
-    }
-
-    /// A's first copies come to nothing every 10 ms for `until`, while B and C answer, as does A at each of `spoke`.
-    /// When A went on probation.
-    fn silence(until: Duration, others: Option<Duration>, spoke: &[Duration]) -> Option<Duration> {
-        let mut probation = three();
-        let mut spoke = spoke.iter().peekable();
-        for step in 0..until.as_millis() as u32 / 10 {
-            let now = Moment::ZERO + MS * 10 * step;
-            for node in [B, C] {
-                if let Some(latency) = others {
-                    probation.observe(node, Sign::Good(latency), now);
-                }
-            }
-            if spoke.next_if(|at| Moment::ZERO + **at <= now).is_some() {
-                probation.spoke(A, now);
-            }
-            probation.silent(A, MS * 5, now);
-            if probation.avoid(A, now) {
-                return Some(now.since(Moment::ZERO));
-            }
-        }
-        None
-    }
-
-    #[test]
-    fn a_replica_that_hangs_behind_ties_is_found_by_its_silence_and_a_loser_is_not() {
-        let found = silence(MS * 4_000, Some(MS * 5), &[]).unwrap();
-        assert!((MS * 1_990..=MS * 2_010).contains(&found), "{found:?}");
-        let now_and_then: Vec<Duration> = (0..20).map(|i| MS * 1_900 * i).collect();
-        assert_eq!(silence(MS * 20_000, Some(MS * 5), &now_and_then), None, "it answers somebody now and then");
-        assert_eq!(silence(MS * 20_000, None, &[]), None, "nobody answers");
-        let overload = silence(MS * 5_000, Some(MS * 1_000), &[]).unwrap();
-        assert!((MS * 3_990..=MS * 4_010).contains(&overload), "others take a second: {overload:?}");
-    }
-
-    #[test]
-    fn few_silent_copies_say_nothing_and_shadows_bring_a_silent_replica_back() {
-        let mut probation = three();
-        for node in [B, C] {
-            (0..10).for_each(|_| probation.observe(node, Sign::Good(MS), Moment::ZERO));
-        }
-        let second = |i: u32| Moment::ZERO + MS * 1_000 * i;
-        for i in 1..20 {
-            probation.observe(B, Sign::Good(MS), second(i));
-            probation.silent(A, MS, second(i));
-        }
-        assert!(!probation.avoid(A, second(20)), "one short");
-        probation.observe(B, Sign::Good(MS), second(20));
-        probation.silent(A, MS, second(20));
-        assert!(probation.avoid(A, second(20)));
-        (0..5).for_each(|_| probation.observe(A, Sign::Good(MS), second(22)));
-        assert!(!probation.avoid(A, second(22)));
-        probation.silent(A, MS, second(23));
-        assert!(!probation.avoid(A, second(23)), "it begins anew");
-    }
-
-    #[test]
-    fn an_operator_ejects_and_restores() {
-        let mut probation = three();
-        probation.eject(A, true);
-        assert!(probation.avoid(A, Moment::ZERO) && probation.shadow_due(Moment(1 << 50)).is_none());
-        probation.eject(A, false);
-        assert!(!probation.avoid(A, Moment::ZERO));
-    }
-}
+#[path = "probation_test.rs"]
+mod tests;

@@ -43,8 +43,8 @@ impl Running<'_> {
         // The copies of a read that was answered are cancelled already, as a rule; others may wait or run for nobody.
         let urgent = !matches!(self.race.outcome(), Some(Outcome::Won(_)));
         for copy in self.copies.iter().filter(|_| !self.race.plan().naive) {
-            // Also copies on links of a replica of which another link was lost: harmless if answered already.
-            if let Some(handed) = &copy.handed {
+            // Also copies on links of a replica of which another link was lost.
+            if let Some(handed) = copy.handed.as_ref().filter(|_| copy.service.is_none()) {
                 handed.link.withdraw(handed.id, urgent);
             }
         }
@@ -191,7 +191,7 @@ impl Running<'_> {
         let cause = match outcome {
             Outcome::GaveUp(GiveUp::Deadline) => Cause::Deadline(self.deadline),
             Outcome::GaveUp(GiveUp::FixTheCall(copy)) => match call(copy) {
-                Some(CopyFate::Failed(failure) | CopyFate::Refused(failure)) => Cause::Call(failure),
+                Some(CopyFate::Failed(failure) | CopyFate::Refused(failure)) => Cause::Call(*failure),
                 _ => Cause::Call(Failure::new(ErrorCode::Malformed, "the node says that the call is wrong")),
             },
             _ if self.view.shared.connections().is_closed() => Cause::Closed,

@@ -139,7 +139,9 @@ pub fn order(choice: Choice, clients: f64, candidates: &[Candidate<'_>], rng: &m
     }
     rest.shuffle(rng);
     match choice {
-        Choice::Random => rest.sort_by_key(|replica| replica.avoid),
+        // Sorted already, as a rule.
+        Choice::Random if rest.iter().any(|replica| replica.avoid) => rest.sort_by_key(|replica| replica.avoid),
+        Choice::Random => {}
         Choice::PowerOfTwo => {
             rest.sort_by_key(|replica| (replica.avoid, replica.load.probed_enough()));
             if let [first, second, ..] = rest.as_slice()

@@ -90,7 +90,12 @@ pub(crate) async fn read(view: &Arc<ViewInner>, whole: Whole<'_>) -> Result<Good
         now = clock::now();
     }
     let wish = Wish { asked, options, level, what, deadline: until };
-    let mut running = Running::begin(view, wish, deadline, options.planned.unwrap_or(began), now);
+    let (chosen, plan) = choose(view, &mut view.own.lock(), wish, now);
+    // The delay of a tie is counted from when its first copy leaves.
+    now = if plan.width > 1 { clock::now() } else { now };
+    // Made where it stays: a read is large.
+    let mut running = Running::new(view, chosen, plan, deadline, options.planned.unwrap_or(began), now);
+    running.begin(now);
     while running.race.outcome().is_none() && !connections.is_closed() {
         now = poll_fn(|context| running.poll_event(context)).await;
     }
@@ -176,16 +181,10 @@ pub(crate) struct Running<'v> {
 }
 
 impl<'v> Running<'v> {
-    /// Chooses and sends the first copy. Decision and first event stand under one lock of the view.
-    fn begin(view: &'v Arc<ViewInner>, wish: Wish<'_>, deadline: Duration, planned: Moment, now: Moment) -> Self {
-        let mut own = view.own.lock();
-        let (chosen, plan) = choose(view, &mut own, wish, now);
-        // The delay of a tie is counted from when its first copy leaves.
-        let now = if plan.width > 1 { clock::now() } else { now };
-        let mut running = Self::new(view, chosen, plan, deadline, planned, now);
-        running.feed(Event::Begin, now, own);
-        running.send_shadow(now);
-        running
+    /// Sends the first copy.
+    fn begin(&mut self, now: Moment) {
+        self.feed(Event::Begin, now, self.view.own.lock());
+        self.send_shadow(now);
     }
 
     fn new(
@@ -435,9 +434,9 @@ impl<'v> Running<'v> {
             }
             known.fate = match (&answer, &reply.outcome) {
                 (Answer::Good, _) => Some(CopyFate::Won),
-                (Answer::Refused { .. }, Err(failure)) => Some(CopyFate::Refused(failure.clone())),
-                (_, Err(failure)) => Some(CopyFate::Failed(failure.clone())),
-                (_, Ok(found)) => Some(CopyFate::Failed(too_early(found))),
+                (Answer::Refused { .. }, Err(failure)) => Some(CopyFate::Refused(Box::new(failure.clone()))),
+                (_, Err(failure)) => Some(CopyFate::Failed(Box::new(failure.clone()))),
+                (_, Ok(found)) => Some(CopyFate::Failed(Box::new(too_early(found)))),
             };
             let tally = self.view.shared.connections().counters.tallies.of(self.chosen.slot);
             match (answer, reply.outcome.is_ok()) {

@@ -1,6 +1,7 @@
 //! Who belongs to the cluster, as last heard, and the [`Peer`] of each member. An immutable snapshot: a change makes
 //! a new one, in which peers that stay keep their links.
 
+use crate::engine::Replica;
 use crate::peer::Peer;
 use std::sync::Arc;
 use tiedkv_protocol::hello::Topology;
@@ -14,12 +15,16 @@ pub(crate) struct Table {
     pub(crate) topology: Topology,
     /// Sorted by NodeId, one per member.
     pub(crate) peers: Vec<Arc<Peer>>,
+    /// Who can be read from, by index: all but learners.
+    readable: Vec<usize>,
+    /// Some member names its zone.
+    zoned: bool,
 }
 
 impl Default for Table {
     fn default() -> Self {
         let topology = Topology { version: 0, shard: SHARD_ZERO, members: Vec::new(), leader: None };
-        Self { topology, peers: Vec::new() }
+        Self::new(topology, Vec::new())
     }
 }
 
@@ -32,6 +37,23 @@ pub(crate) struct Change {
 }
 
 impl Table {
+    /// Of members sorted by NodeId and their peers in the same order.
+    pub(crate) fn new(topology: Topology, peers: Vec<Arc<Peer>>) -> Self {
+        let members = topology.members.iter().zip(&peers).enumerate();
+        let readable = members.filter(|(_, (member, _))| !member.learner).map(|(index, _)| index).collect();
+        let zoned = topology.members.iter().any(|member| !member.zone.is_empty());
+        Self { topology, peers, readable, zoned }
+    }
+
+    /// The replicas that can be read from, sorted by NodeId.
+    pub(crate) fn replicas(&self) -> impl Iterator<Item = Replica<'_>> {
+        self.readable.iter().map(|index| {
+            let peer = &self.peers[*index];
+            let zone = if self.zoned { self.topology.members[*index].zone.as_str() } else { "" };
+            Replica { node: peer.node, zone, down: peer.links() == 0 }
+        })
+    }
+
     /// The peer of a node.
     pub(crate) fn peer(&self, node: NodeId) -> Option<&Arc<Peer>> {
         let index = self.peers.binary_search_by_key(&node, |peer| peer.node).ok()?;
@@ -90,7 +112,7 @@ impl Table {
         }
         let stays = |peer: &&Arc<Peer>| heard.members.iter().any(|member| member.node == peer.node);
         let removed = self.peers.iter().filter(|peer| !stays(peer)).cloned().collect();
-        Some(Change { table: Table { topology: heard, peers }, added, removed })
+        Some(Change { table: Table::new(heard, peers), added, removed })
     }
 }
 
@@ -128,6 +150,17 @@ mod tests {
         assert_eq!(second.removed.iter().map(|peer| peer.node).collect::<Vec<_>>(), [NodeId(1)]);
         let kept = second.table.peer(NodeId(3)).expect("it stays");
         assert!(Arc::ptr_eq(kept, first.table.peer(NodeId(3)).expect("it was there")));
+    }
+
+    #[test]
+    fn replicas_are_all_but_learners_each_with_its_zone() {
+        let mut heard = topology(1, &[3, 1, 2], None);
+        heard.members[0].zone = "z".to_owned();
+        heard.members[1].learner = true;
+        let table = change(&Table::default(), heard).expect("news").table;
+        let replicas: Vec<_> =
+            table.replicas().map(|replica| (replica.node.0, replica.zone, replica.down)).collect();
+        assert_eq!(replicas, [(2, "", true), (3, "z", true)], "none has a link");
     }
 
     #[test]

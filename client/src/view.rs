@@ -347,7 +347,7 @@ mod tests {
         };
         let peer = Arc::new(Peer::new(member.clone(), Pace::new(PaceSettings::default())));
         let topology = Topology { version: 1, shard: SHARD_ZERO, members: vec![member], leader: None };
-        let table = Table { topology, peers: vec![peer.clone()] };
+        let table = Table::new(topology, vec![peer.clone()]);
         let board = Switchboard::default();
         let mut own = Own::new(StdRng::seed_from_u64(1), EngineSettings::default());
         let obeyed = |own: &mut Own| {

@@ -236,7 +236,7 @@ impl Running<'_> {
         match self.connections.timer.within(self.until, answer.answer()).await {
             Some(Ok((reply, detail))) => match reply.outcome {
                 // Also the state's refusal is the outcome of this key, whatever became of an earlier try.
-                Err(failure) if !refused_by_state(failure.code) => Err(CopyFate::Failed(failure)),
+                Err(failure) if !refused_by_state(failure.code) => Err(CopyFate::Failed(Box::new(failure))),
                 outcome => Ok(Some((outcome, detail))),
             },
             Some(Err(lost)) => Err(CopyFate::lost(&lost.0)),
@@ -270,7 +270,7 @@ impl Running<'_> {
                         self.hint = failure.leader;
                         Ok((fate, None))
                     }
-                    (_, Move::FixTheCall) => Err(Cause::Call(failure.clone())),
+                    (_, Move::FixTheCall) => Err(Cause::Call(Failure::clone(failure))),
                     (ErrorCode::Storage | ErrorCode::Internal | ErrorCode::Unknown, _)
                     | (_, Move::UnknownOutcome) => {
                         self.unknown = Some(format!("{}: {}", failure.code, failure.message));
@@ -315,7 +315,7 @@ impl Running<'_> {
 
     fn last_failure(&self) -> Option<Cause> {
         match self.tries.last().map(|last| &last.fate) {
-            Some(CopyFate::Failed(failure)) => Some(Cause::Node(failure.clone())),
+            Some(CopyFate::Failed(failure)) => Some(Cause::Node(Failure::clone(failure))),
             _ => None,
         }
     }
