@@ -153,7 +153,7 @@ impl Running<'_> {
     }
 
     fn answered(
-        &self,
+        &mut self,
         copy: CopyIndex,
         reply: &ReadReply,
         found: Found,
@@ -185,7 +185,7 @@ impl Running<'_> {
         GoodAnswer { found, payload, report }
     }
 
-    fn failed(&self, outcome: Outcome, now: Moment) -> Error {
+    fn failed(&mut self, outcome: Outcome, now: Moment) -> Error {
         let fate = |copy: &Copy| copy.fate.clone();
         let call = |copy: CopyIndex| self.copies.get(usize::from(copy.0)).and_then(fate);
         let cause = match outcome {
@@ -200,8 +200,9 @@ impl Running<'_> {
         Error::new(cause, self.copy_reports().into_vec(), now.since(self.planned))
     }
 
-    fn copy_reports(&self) -> SmallVec<[CopyReport; 3]> {
-        let known = self.copies.iter().map(|copy| copy.fate.clone().unwrap_or(CopyFate::Unanswered));
+    /// Takes the fates out: asked once, last of all.
+    fn copy_reports(&mut self) -> SmallVec<[CopyReport; 3]> {
+        let known = self.copies.iter_mut().map(|copy| copy.fate.take().unwrap_or(CopyFate::Unanswered));
         let report = |(sent, fate): (&SentCopy, CopyFate)| CopyReport { node: sent.replica, kind: sent.kind, fate };
         self.race.copies().iter().zip(known).map(report).collect()
     }

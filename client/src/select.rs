@@ -7,6 +7,7 @@
 //! It ranks; whether a replica may get a copy at all is decided by the race, what is measured comes from replies.
 
 use crate::copies::Order;
+use crate::race::note;
 use rand::Rng;
 use rand::seq::SliceRandom;
 use smallvec::SmallVec;
@@ -131,6 +132,13 @@ pub struct Candidate<'a> {
 /// tell. `clients` is
 /// C3's weight of own copies: how many views like this one share the replicas.
 pub fn order(choice: Choice, clients: f64, candidates: &[Candidate<'_>], rng: &mut impl Rng) -> Order {
+    if choice == Choice::Random && candidates.iter().all(|one| !one.avoid && one.zone.is_empty()) {
+        // As a rule: nothing is to be ranked, and every order is as good.
+        let mut order = Order::new();
+        candidates.iter().for_each(|candidate| note(&mut order, candidate.node));
+        order.shuffle(rng);
+        return order;
+    }
     let mut rest: SmallVec<[&Candidate<'_>; 4]> = SmallVec::new();
     for candidate in candidates {
         if rest.iter().all(|known| known.node != candidate.node) {
@@ -139,9 +147,7 @@ pub fn order(choice: Choice, clients: f64, candidates: &[Candidate<'_>], rng: &m
     }
     rest.shuffle(rng);
     match choice {
-        // Sorted already, as a rule.
-        Choice::Random if rest.iter().any(|replica| replica.avoid) => rest.sort_by_key(|replica| replica.avoid),
-        Choice::Random => {}
+        Choice::Random => rest.sort_by_key(|replica| replica.avoid),
         Choice::PowerOfTwo => {
             rest.sort_by_key(|replica| (replica.avoid, replica.load.probed_enough()));
             if let [first, second, ..] = rest.as_slice()
@@ -271,6 +277,10 @@ mod tests {
                 })
                 .collect();
             all.push(all[0]);
+            let plain: Vec<Candidate<'_>> =
+                all.iter().map(|one| Candidate { zone: "", avoid: false, ..*one }).collect();
+            let plain = order(Choice::Random, 1.0, &plain, &mut StdRng::seed_from_u64(seed));
+            prop_assert_eq!(plain.len(), loads.len());
             for choice in [Choice::Random, Choice::PowerOfTwo, Choice::C3] {
                 let order = order(choice, 1.0, &all, &mut StdRng::seed_from_u64(seed));
                 let mut sorted = order.to_vec();

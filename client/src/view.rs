@@ -22,7 +22,7 @@ use crate::write;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rand::SeedableRng;
-use rand::rngs::StdRng;
+use rand::rngs::SmallRng;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -50,7 +50,8 @@ pub(crate) struct ViewInner {
 /// A view's own randomness and estimates.
 #[derive(Debug)]
 pub(crate) struct Own {
-    pub(crate) rng: StdRng,
+    /// Not for secrets: they come from the operating system ([`random_u128`]).
+    pub(crate) rng: SmallRng,
     pub(crate) engine: Engine,
     /// The members that the engine knows.
     nodes: SmallVec<[NodeId; 4]>,
@@ -66,7 +67,7 @@ pub(crate) struct Own {
 const LOSSES_KEPT: usize = 16;
 
 impl Own {
-    fn new(rng: StdRng, settings: EngineSettings) -> Self {
+    fn new(rng: SmallRng, settings: EngineSettings) -> Self {
         let engine = Engine::new(settings, clock::now());
         let too_long = SlotSet::default();
         Self { rng, engine, nodes: SmallVec::new(), board: None, losses: SmallVec::new(), too_long }
@@ -178,10 +179,10 @@ impl ViewInner {
 impl View {
     /// The view of a new client: its randomness comes from the operating system.
     pub(crate) fn first(shared: Arc<Shared>) -> Self {
-        Self::with(shared, StdRng::from_os_rng())
+        Self::with(shared, SmallRng::from_os_rng())
     }
 
-    fn with(shared: Arc<Shared>, rng: StdRng) -> Self {
+    fn with(shared: Arc<Shared>, rng: SmallRng) -> Self {
         let own = Mutex::new(Own::new(rng, shared.config().engine));
         Self { inner: Arc::new(ViewInner { shared, seen: AtomicU64::new(0), own }) }
     }
@@ -195,7 +196,7 @@ impl View {
     }
 
     pub(crate) fn sibling(&self, seed: u64) -> View {
-        Self::with(self.inner.shared.clone(), StdRng::seed_from_u64(seed))
+        Self::with(self.inner.shared.clone(), SmallRng::seed_from_u64(seed))
     }
 
     /// As [`Client::get`](crate::Client::get).
@@ -349,7 +350,7 @@ mod tests {
         let topology = Topology { version: 1, shard: SHARD_ZERO, members: vec![member], leader: None };
         let table = Table::new(topology, vec![peer.clone()]);
         let board = Switchboard::default();
-        let mut own = Own::new(StdRng::seed_from_u64(1), EngineSettings::default());
+        let mut own = Own::new(SmallRng::seed_from_u64(1), EngineSettings::default());
         let obeyed = |own: &mut Own| {
             own.sync(&[Replica { node: NodeId(2), zone: "", down: false }], &table, &board, clock::now());
             (own.engine.gate.ties_off(), own.engine.gate.no_extra_copies())
@@ -381,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_lost_link_is_one_failure_however_many_copies_it_owed() {
-        let mut own = Own::new(StdRng::seed_from_u64(1), EngineSettings::default());
+        let mut own = Own::new(SmallRng::seed_from_u64(1), EngineSettings::default());
         own.engine.members(&[NodeId(1), NodeId(2), NodeId(3)]);
         let now = clock::now();
         let reason: Arc<str> = "gone".into();
