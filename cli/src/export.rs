@@ -1,5 +1,5 @@
 //! `tiedkv export`: all rows of a range as lines ([`crate::lines`]); goes on behind the last whole line of a file that
-//! was cut.
+//! was cut. A signal ends an export to a file behind a whole line.
 //!
 //! A write to the cluster while it runs is in the export or not, page by page: each page is consistent in itself.
 
@@ -10,7 +10,9 @@ use crate::outcome::{End, usage};
 use crate::output::Lines;
 use crate::progress;
 use crate::range;
+use crate::signals::Signals;
 use anyhow::{Context, Result, bail};
+use indicatif::ProgressFinish;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::Path;
@@ -31,6 +33,9 @@ struct Kept {
 pub async fn run(args: &Export) -> Result<End> {
     let range = range::parse(&args.range)?;
     let file = args.file.as_deref().filter(|file| *file != Path::new("-"));
+    // An export to a pipe is ended by the signal itself: it may be waiting for its reader. A shell has an end of its own.
+    let in_order = file.is_some() && args.connect.shared.is_none();
+    let mut signals = in_order.then(Signals::listen).transpose()?;
     let (mut out, rows, range) = match file {
         None => (Lines::new(), 0, range),
         Some(path) if args.resume => {
@@ -47,32 +52,48 @@ pub async fn run(args: &Export) -> Result<End> {
             (Lines::to(file.with_context(hint).map_err(usage)?), 0, range)
         }
     };
-    let client = connect(&args.connect).await?;
-    let total = client.count(&range).await?;
-    let bar = progress::work(Some(total), "rows");
-    let mut scan = client.scan(&range, ScanOptions::default())?;
     let mut count = rows;
-    let ended = loop {
-        match scan.next().await {
-            Ok(Some(row)) => out.add(|line| lines::write_row(&row, line))?,
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(error),
-        }
-        count += 1;
-        bar.inc(1);
+    let ended = tokio::select! {
+        biased;
+        ended = write(args, &range, &mut out, &mut count) => ended,
+        () = next(&mut signals) => Ok(End::Interrupted),
     };
-    if ended.is_ok() {
-        out.add(|line| lines::write_end(count, line))?;
-    }
     out.finish()?;
-    bar.finish_and_clear();
-    client.close();
-    ended.with_context(|| match file {
+    let written = || match file {
         Some(path) => format!("{count} rows are in {}; go on with --resume", path.display()),
         None => format!("{count} rows were written"),
-    })?;
-    eprintln!("{count} rows");
+    };
+    let end = ended.with_context(written)?;
+    match end {
+        End::Ok => eprintln!("{count} rows"),
+        _ => eprintln!("tiedkv: interrupted: {}", written()),
+    }
+    Ok(end)
+}
+
+/// Writes the rows of the range and the last line; counts them.
+async fn write(args: &Export, range: &ScanRange, out: &mut Lines, count: &mut u64) -> Result<End> {
+    let client = connect(&args.connect).await?;
+    let total = client.count(range).await?;
+    // However this ends.
+    let bar = progress::work(Some(total), "rows").with_finish(ProgressFinish::AndClear);
+    let mut scan = client.scan(range, ScanOptions::default())?;
+    while let Some(row) = scan.next().await? {
+        out.add(|line| lines::write_row(&row, line))?;
+        *count += 1;
+        bar.inc(1);
+    }
+    out.add(|line| lines::write_end(*count, line))?;
+    client.close();
     Ok(End::Ok)
+}
+
+/// The next signal; never, where nobody listens.
+async fn next(signals: &mut Option<Signals>) {
+    match signals {
+        Some(signals) => signals.next().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Reads the file and cuts a half line off its end.

@@ -197,6 +197,27 @@ async fn a_scan_goes_on_from_the_token_it_printed() {
     }
 }
 
+/// Of a cluster that does not answer, so that it is interrupted before its end, however fast the machine is.
+async fn interrupted_export_goes_on(url: &str, file: &str, whole: &[u8]) {
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (_, rest) = url.split_once('?').unwrap();
+    let silent = format!("tiedkv://{}/?{rest}", nobody.local_addr().unwrap());
+    let child = with_pipes(&["export", "--cluster", &silent, file], Stdio::null());
+    until("the file is there", async || Path::new(file).exists(), |there| *there).await;
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
+    let interrupted = child.wait_with_output().unwrap();
+    let said = text(&interrupted.stderr);
+    assert_eq!(code(&interrupted), Some(130), "{said}");
+    assert!(said.contains(&format!("interrupted: 0 rows are in {file}; go on with --resume")), "{said}");
+    let resumed = tool(&["export", "--cluster", url, "--resume", file], b"");
+    assert_eq!(
+        (code(&resumed), std::fs::read(file).unwrap() == whole),
+        (Some(0), true),
+        "{}",
+        text(&resumed.stderr)
+    );
+}
+
 #[tokio::test]
 async fn an_export_comes_back_byte_for_byte_and_goes_on_where_it_was_cut() {
     let bed = replicated().await;
@@ -226,6 +247,7 @@ async fn an_export_comes_back_byte_for_byte_and_goes_on_where_it_was_cut() {
     assert_eq!(code(&resumed), Some(0), "{}", text(&resumed.stderr));
     assert_eq!(std::fs::read(&file).unwrap(), whole.stdout);
     assert!(text(&export(&["--resume", &file]).stderr).contains("whole already"));
+    interrupted_export_goes_on(&url, &path("interrupted.jsonl"), &whole.stdout).await;
 
     assert_eq!(code(&tool(&["del", "--cluster", &url, "--prefix", ""], b"")), Some(0));
     let imported = tool(&["import", "--cluster", &url, &file], b"");
