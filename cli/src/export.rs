@@ -55,37 +55,53 @@ pub async fn run(args: &Export) -> Result<End> {
     let mut count = rows;
     let ended = tokio::select! {
         biased;
-        ended = write(args, &range, &mut out, &mut count) => ended,
-        () = next(&mut signals) => Ok(End::Interrupted),
+        // An output that failed is not written to again.
+        ended = write(args, &range, &mut out, &mut count) => Some(ended?),
+        () = next(&mut signals) => None,
     };
     out.finish()?;
     let written = || match file {
         Some(path) => format!("{count} rows are in {}; go on with --resume", path.display()),
         None => format!("{count} rows were written"),
     };
-    let end = ended.with_context(written)?;
-    match end {
-        End::Ok => eprintln!("{count} rows"),
-        _ => eprintln!("tiedkv: interrupted: {}", written()),
-    }
-    Ok(end)
+    let Some(ended) = ended else {
+        eprintln!("tiedkv: interrupted: {}", written());
+        return Ok(End::Interrupted);
+    };
+    ended.with_context(written)?;
+    eprintln!("{count} rows");
+    Ok(End::Ok)
 }
 
-/// Writes the rows of the range and the last line; counts them.
-async fn write(args: &Export, range: &ScanRange, out: &mut Lines, count: &mut u64) -> Result<End> {
+/// Writes the rows of the range and the last line; counts them. Whether all could be read.
+///
+/// # Errors
+/// When nothing could be read or the output failed.
+async fn write(
+    args: &Export,
+    range: &ScanRange,
+    out: &mut Lines,
+    count: &mut u64,
+) -> Result<Result<(), tiedkv_client::Error>> {
     let client = connect(&args.connect).await?;
     let total = client.count(range).await?;
     // However this ends.
     let bar = progress::work(Some(total), "rows").with_finish(ProgressFinish::AndClear);
     let mut scan = client.scan(range, ScanOptions::default())?;
-    while let Some(row) = scan.next().await? {
-        out.add(|line| lines::write_row(&row, line))?;
+    let ended = loop {
+        match scan.next().await {
+            Ok(Some(row)) => out.add(|line| lines::write_row(&row, line))?,
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
         *count += 1;
         bar.inc(1);
+    };
+    if ended.is_ok() {
+        out.add(|line| lines::write_end(*count, line))?;
     }
-    out.add(|line| lines::write_end(*count, line))?;
     client.close();
-    Ok(End::Ok)
+    Ok(ended)
 }
 
 /// The next signal; never, where nobody listens.
